@@ -1,6 +1,8 @@
 """What a trace leaves in caches of functions: nothing that stands for a tensor."""
 
 import functools
+import importlib
+import sys
 
 import pytest
 import torch
@@ -78,3 +80,28 @@ def test_other_caches_keep_what_they_hold():
     lower_triangle(3)
     remat.exec.wrap(Cached("nested"), X, "100%", solver=LIGHT)
     assert lower_triangle.cache_info().currsize == 1
+
+
+class Importing(nn.Module):
+    """Imports a file in its forward, whose function has a cache."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        module = importlib.import_module("imported_by_a_forward")
+        return torch.tanh(self.linear(x * module.scale(len(x)))).square().mean()
+
+
+def test_a_cache_that_the_forward_imports_holds_plain_tensors(tmp_path, monkeypatch):
+    source = "import functools, torch\n\n@functools.lru_cache(None)\ndef scale(size):\n    return torch.ones(size, 1)\n"
+    (tmp_path / "imported_by_a_forward.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = Importing()
+    try:
+        wrapped = remat.exec.wrap(module, X, "100%", solver=LIGHT, on_uncapturable="raise")
+        assert type(sys.modules["imported_by_a_forward"].scale(8)) is torch.Tensor
+        assert torch.equal(wrapped(X), module(X))
+    finally:
+        sys.modules.pop("imported_by_a_forward", None)

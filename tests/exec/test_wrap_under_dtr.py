@@ -137,6 +137,18 @@ def equal(first, second):
     return all(map(torch.equal, first[0], second[0])) and first[1:] == second[1:]
 
 
+def assert_trained_alike(bare, model):
+    """Both are trained for a few steps, with the same random numbers, to the same gradients and state."""
+    rows = torch.linspace(-1, 1, 64 * 16).reshape(64, 16)
+    for module in (bare, model):
+        torch.manual_seed(1)
+        for _ in range(3):
+            module(rows).backward()
+    assert equal(held_by(model), held_by(bare))
+    pairs = zip(model.parameters(), bare.parameters(), strict=True)
+    assert all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs)
+
+
 def test_a_share_is_of_what_a_step_holds_that_keeps_everything_which_changes_nothing():
     torch.manual_seed(0)
     bare = Counting()
@@ -148,14 +160,7 @@ def test_a_share_is_of_what_a_step_holds_that_keeps_everything_which_changes_not
         wrapped = remat.exec.wrap(model, rows, "80%")
     assert equal(held_by(wrapped), before)
     assert all(parameter.grad is None for parameter in model.parameters())
-    for module in (bare, wrapped):
-        torch.manual_seed(1)
-        for _ in range(3):
-            module(rows).backward()
-    assert equal(held_by(wrapped), held_by(bare))
-    assert all(
-        torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(model.parameters(), bare.parameters(), strict=True)
-    )
+    assert_trained_alike(bare, wrapped)
     report, whole = remat.exec.dtr_report(wrapped), remat.exec.dtr(bare, "1GiB")
     whole(rows).backward()
     kept = remat.exec.dtr_report(whole).peak
@@ -385,15 +390,8 @@ def test_derivatives_in_forward_mode_are_refused_by_name():
 
 
 def test_a_share_is_of_the_first_call_where_everything_runs_under_dtr():
-    bare, rows = Counting(), torch.randn(64, 16)
+    bare = Counting()
     module = remat.exec.dtr(copy.deepcopy(bare), "80%")
-    for model in (bare, module):
-        torch.manual_seed(1)
-        for _ in range(2):
-            model(rows).backward()
-    assert equal(held_by(module), held_by(bare))
-    assert all(
-        torch.equal(ours.grad, theirs.grad) for ours, theirs in zip(module.parameters(), bare.parameters(), strict=True)
-    )
+    assert_trained_alike(bare, module)
     report = remat.exec.dtr_report(module)
     assert report.peak <= report.budget and report.evictions > 0

@@ -42,7 +42,11 @@ class Caches:
             self._misses[self._all.index(cache)] = -1
 
     def forget_stand_ins(self) -> None:
-        """Empty those that hold a tensor of a trace: among those that were filled since."""
+        """Empty those that hold a tensor of a trace: among those filled since, or that came with an import in the forward."""
+        before = set(map(id, self._all))
+        imported = [cache for cache in _ELSEWHERE.caches() if id(cache) not in before]
+        self._all += imported
+        self._misses += [0] * len(imported)
         filled = (
             cache for cache, misses in zip(self._all, self._misses, strict=True) if cache.cache_info().misses != misses
         )
