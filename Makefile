@@ -7,7 +7,7 @@ MODELS_STAMP := $(VENV)/.installed-models
 WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-cuda lint format graphs records gallery exactness bench fuzz fuzz-proofs planted fuzz-wrap docs notebooks site site-check site-pictures clean
+.PHONY: venv models-venv stacks demo test test-quick test-versions test-thorough test-indices test-cuda lint format graphs records gallery exactness bench fuzz fuzz-proofs planted fuzz-wrap docs notebooks site site-check site-pictures clean
 
 venv: $(STAMP)
 
@@ -46,6 +46,10 @@ test-versions:
 
 test-thorough: venv
 	HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile property_tests
+
+# The solvers with every index of their kernels checked: outside an array they would read and write what is not theirs.
+test-indices: venv
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/checked-kernels $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/algorithms property_tests/test_planner_laws.py property_tests/test_solver_laws.py
 
 # On a CUDA device: the trials, those of copies once more under torch's sanitizer of streams, then a table of peaks and times.
 test-cuda: venv

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from remat.algorithms._arrays.graph_arrays import Flags, Flat, Ints, Longs
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel
+from remat.algorithms._arrays.sorting import sort_first
 
 WRITE, COPY, READ = 0, 1, 2
 """Kinds of uses: a run makes the datum, reads it after a copy to the device, or reads it where it is resident."""
@@ -64,6 +65,7 @@ class Insertion(NamedTuple):
         used: per touched datum, the position of the use before, -1: none. is_touched: per datum; all false between calls.
         touched: the touched data. charged: bytes charged at each run of the chain.
         steps: by how much the change of the profile rises at each position; all zero between calls.
+        begins: the positions where it rises, in ascending order, and the position of the chain.
     """
 
     resident: Flags
@@ -73,6 +75,7 @@ class Insertion(NamedTuple):
     touched: Ints
     charged: Longs
     steps: Longs
+    begins: Ints
 
 
 @allocating_kernel
@@ -82,7 +85,7 @@ def empty_insertion(g: Flat, capacity: int, longest: int) -> Insertion:
     resident, live, is_touched = np.empty(data, np.bool_), np.empty(data, np.bool_), np.zeros(data, np.bool_)
     used, touched = np.empty(data, np.int32), np.empty(data, np.int32)
     charged, steps = np.empty(longest, np.int64), np.zeros(capacity + 1, np.int64)
-    return Insertion(resident, live, used, is_touched, touched, charged, steps)
+    return Insertion(resident, live, used, is_touched, touched, charged, steps, np.empty(data + 1, np.int32))
 
 
 @inlined_kernel
@@ -263,7 +266,7 @@ def run_back(
 
 @inner_kernel
 def insert_chain(g: Flat, profile: Profile, b: int, chain: Chain, s: Insertion) -> int:
-    """Fill `charged` and `steps` for a chain right before position b; returns the first position at which the profile changes.
+    """Fill `charged`, `steps` and `begins` for a chain right before position b; returns how many positions are in `begins`.
 
     The outputs of the chain need not be resident between the previous use and the chain, its reads must be.
     """
@@ -277,31 +280,35 @@ def insert_chain(g: Flat, profile: Profile, b: int, chain: Chain, s: Insertion) 
     for i in range(chain.length - 1, -1, -1):
         node = (chain.nodes[i], mask_at(chain.masks, i))
         live_bytes, count, s.charged[i] = run_back(g, profile, b, node, (live_bytes, count), s)
-    first = b
+    changes = 0
     for i in range(count):
         d = s.touched[i]
         s.is_touched[d] = False
         begin = s.used[d] + 1
         if s.live[d] != s.resident[d] and begin < b:
             s.steps[begin] += g.size[d] if s.live[d] else -g.size[d]
-            first = min(first, begin)
-    g.work[0] += b - first
-    return first
+            s.begins[changes] = begin
+            changes += 1
+    sort_first(s.begins, changes)
+    s.begins[changes] = b
+    g.work[0] += b - s.begins[0]
+    return changes
 
 
 @inner_kernel
 def fall_of(g: Flat, profile: Profile, b: int, chain: Chain, s: Insertion) -> int:
     """By how much the bytes over the budget fall if a chain runs right before position b; exact."""
     mem, budget = profile.mem, profile.budget
-    first = insert_chain(g, profile, b, chain, s)
+    changes = insert_chain(g, profile, b, chain, s)
     fall: int = 0
     for i in range(chain.length):
         fall -= max(0, s.charged[i] - budget)
     change = np.int64(0)
-    for x in range(first, b):
-        change += s.steps[x]
-        s.steps[x] = 0
-        fall += max(0, mem[x] - budget) - max(0, mem[x] + change - budget)
+    for i in range(changes):
+        change += s.steps[s.begins[i]]
+        s.steps[s.begins[i]] = 0
+        for x in range(s.begins[i], s.begins[i + 1]):
+            fall += max(0, mem[x] - budget) - max(0, mem[x] + change - budget)
     return fall
 
 
@@ -309,12 +316,13 @@ def fall_of(g: Flat, profile: Profile, b: int, chain: Chain, s: Insertion) -> in
 def insert_into(g: Flat, profile: Profile, b: int, chain: Chain, s: Insertion) -> int:
     """Insert a chain right before position b into `profile`, whose arrays have room for it; returns the new number of runs."""
     seq, mask, mem, length = profile.seq, profile.mask, profile.mem, chain.length
-    first = insert_chain(g, profile, b, chain, s)
+    changes = insert_chain(g, profile, b, chain, s)
     change = np.int64(0)
-    for x in range(first, b):
-        change += s.steps[x]
-        s.steps[x] = 0
-        mem[x] += change
+    for i in range(changes):
+        change += s.steps[s.begins[i]]
+        s.steps[s.begins[i]] = 0
+        for x in range(s.begins[i], s.begins[i + 1]):
+            mem[x] += change
     for x in range(profile.n - 1, b - 1, -1):
         seq[x + length], mem[x + length] = seq[x], mem[x]
     for i in range(length):

@@ -23,6 +23,7 @@ from numba.core import event
 from numba.extending import register_jitable
 
 from remat.algorithms._arrays.kernel_sources import drop_stale
+from remat.algorithms._arrays.plain_indices import KernelCompiler
 from remat.algorithms._core.compilation import compile_tally
 from remat.algorithms._core.interruption import Uninterrupted
 
@@ -86,7 +87,7 @@ def _uncounted(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _options(function: Callable[..., Any]) -> dict[str, Any]:
     # Divisors are at least 1 in all kernels: numpy's error model leaves out the checks for zero.
-    return {"error_model": "numpy", "cache": _can_cache(function)}
+    return {"error_model": "numpy", "cache": _can_cache(function), "pipeline_class": KernelCompiler}
 
 
 _cacheable: dict[str, bool] = {}

@@ -23,7 +23,8 @@ IN_TREE: Final = Path(__file__).parent / "__pycache__"
 """Where numba caches the kernels of this package, unless the user chose another folder or this one cannot be written."""
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_SHARED: Final = ("graph_arrays.py", "jit.py")  # no kernels: the tuples that all take, and how they are compiled
+# no kernels: the tuples that all take, and how they are compiled
+_SHARED: Final = ("graph_arrays.py", "jit.py", "plain_indices.py")
 
 logger = logging.getLogger(__name__)
 

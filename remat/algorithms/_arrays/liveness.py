@@ -179,17 +179,15 @@ def block_maxima(mem: Longs, lo: int, hi: int, top: Longs) -> None:
 @inner_kernel
 def exceeds(mem: Longs, top: Longs, lo: int, hi: int, limit: int) -> bool:
     """Whether any of mem[lo..hi], both included, is above the limit."""
-    i = lo
-    while i <= hi:
-        if i % BLOCK == 0 and i + BLOCK - 1 <= hi:
-            if top[i // BLOCK] > limit:
-                return True
-            i += BLOCK
-        else:
-            if mem[i] > limit:
-                return True
-            i += 1
-    return False
+    first, last = (lo + BLOCK - 1) // BLOCK, (hi + 1) // BLOCK  # of the blocks that lie in the range whole
+    highest = -LARGEST
+    for b in range(first, last):
+        highest = max(highest, top[b])
+    for i in range(lo, min(BLOCK * first, hi + 1)):
+        highest = max(highest, mem[i])
+    for i in range(BLOCK * max(first, last), hi + 1):
+        highest = max(highest, mem[i])
+    return highest > limit
 
 
 @inner_kernel

@@ -1,11 +1,11 @@
-"""Sorting inside kernels: one small stable sort, because numpy's sorts take longer to compile than most kernels here."""
+"""Sorting inside kernels: small sorts, because numpy's take longer to compile than most kernels here."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from remat.algorithms._arrays.graph_arrays import Floats, Longs
-from remat.algorithms._arrays.jit import allocating_kernel
+from remat.algorithms._arrays.graph_arrays import Floats, Ints, Longs
+from remat.algorithms._arrays.jit import allocating_kernel, inner_kernel
 
 
 @allocating_kernel
@@ -30,3 +30,19 @@ def stable_order(keys: Floats) -> Longs:
         order, merged = merged, order
         width *= 2
     return order
+
+
+@inner_kernel
+def sort_first(values: Ints, count: int) -> None:
+    """Sort the first entries in place: shell sort, since there may be hundreds."""
+    gap = 1
+    while 3 * gap + 1 < count:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(gap, count):
+            value, at = values[i], i
+            while at >= gap and values[at - gap] > value:
+                values[at] = values[at - gap]
+                at -= gap
+            values[at] = value
+        gap //= 3

@@ -2,7 +2,8 @@
 
 An evicted storage merges the classes of its evicted neighbors. A storage that is recomputed subtracts its cost from its class
 and leaves it; the rest of the class stays together. Sets never split, and the cost of a class can drift where aliases were
-added. Accesses count the nodes that each search for a root visits.
+added. A banished storage has no class, also where it comes back with another output of its operator. Accesses count the nodes
+that each search for a root visits.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def join(g: Flat, s: State, x: int) -> None:
         if g.near[k].since >= created:
             break
         y = g.near[k].storage
-        if s.storages[y].material or not linked(s, x, y):
+        if s.storages[y].material or not linked(s, x, y) or s.storages[y].node < 0:
             continue
         other, mine = root(s, s.storages[y].node), root(s, node)
         if other != mine:
@@ -73,11 +74,12 @@ def join(g: Flat, s: State, x: int) -> None:
 
 @inner_kernel
 def leave(g: Flat, s: State, x: int) -> None:
-    """`x` is no longer evicted: its cost is subtracted from its class."""
+    """`x` is no longer evicted: its cost is subtracted from its class, if it has one."""
     node = s.storages[x].node
-    root(s, node)  # read, then written: two searches
-    s.nodes[root(s, node)].value -= s.storages[x].cost
-    s.storages[x].node = -1
+    if node >= 0:
+        root(s, node)  # read, then written: two searches
+        s.nodes[root(s, node)].value -= s.storages[x].cost
+        s.storages[x].node = -1
     stir(g, s, x)
 
 
@@ -97,6 +99,8 @@ def class_cost(g: Flat, s: State, x: int) -> int:
         if storages[y].material or (banishing and not linked(s, x, y)):
             continue
         node = storages[y].node
+        if node < 0:
+            continue
         above = nodes[node].parent
         if above < 0:
             reads += 1

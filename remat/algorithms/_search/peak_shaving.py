@@ -30,6 +30,7 @@ from remat.algorithms._arrays.graph_arrays import Flat, Floats, Ints, Longs, See
 from remat.algorithms._arrays.jit import allocating_kernel, inlined_kernel, inner_kernel, kernel
 from remat.algorithms._arrays.liveness import LARGEST_TIME, extend_skyline, highest_from, memory_profile, overshoot
 from remat.algorithms._arrays.rng import fraction
+from remat.algorithms._arrays.sorting import sort_first
 
 TOP = 8  # candidates evaluated exactly per step
 SMALL = 120  # number of runs up to which no candidate is skipped
@@ -83,7 +84,7 @@ class Scan(NamedTuple):
     """The state of the scan of a profile for gaps at a position, and its scratch.
 
     Attributes:
-        divisor: what the bytes that an eviction saves are divided by, at least, per node that is rerun last.
+        divisor: what the bytes that an eviction saves are divided by, at least, per node that is rerun last; 0: not asked yet.
         least, dearest: of one element: the score below which gaps are skipped; the price above which a chain is not wanted.
         over_count, over_bytes: see `over_budget`.
         skyline, latest: the skyline before position `reached[0]`, and the last use of each datum before it.
@@ -108,14 +109,11 @@ class Scan(NamedTuple):
 
 
 @allocating_kernel
-def empty_scan(g: Flat, scoring: Scoring, capacity: int) -> Scan:
+def empty_scan(g: Flat, capacity: int) -> Scan:
     """The scratch of scans of sequences of up to `capacity` runs."""
     data, nodes = g.size.size, g.time.size
-    divisor = np.empty(nodes, np.float64)
-    for v in range(nodes):
-        divisor[v] = max(1.0, scoring.price[v]) ** scoring.exponent
     return Scan(
-        divisor,
+        np.zeros(nodes, np.float64),
         np.zeros(1, np.float64),
         np.empty(1, np.float64),
         np.empty(capacity + 1, np.int64),
@@ -214,22 +212,6 @@ def keep_if_better(best: Candidates, score: float, b: int, chain: Ints, length: 
 
 
 @inner_kernel
-def sort_chain(chain: Ints, length: int) -> None:
-    """Sort the first entries in place: shell sort, since chains may have hundreds of nodes."""
-    gap = 1
-    while 3 * gap + 1 < length:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(gap, length):
-            node, at = chain[i], i
-            while at >= gap and chain[at - gap] > node:
-                chain[at] = chain[at - gap]
-                at -= gap
-            chain[at] = node
-        gap //= 3
-
-
-@inner_kernel
 def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Candidates, rng: Seed) -> None:
     """Score all gaps over the budget and fill `best` with the TOP best and their chains."""
     seq, n, mem, uses, price, noise = profile.seq, profile.n, profile.mem, profile.uses, scoring.price, scoring.noise
@@ -241,16 +223,21 @@ def list_gaps(g: Flat, scoring: Scoring, profile: Profile, scan: Scan, best: Can
     g.work[0] += 3 * n
     for b in range(first + 1, n):
         v = seq[b]
+        first_use = uses.at[b] - g.reads[v]
         for k in range(g.reads[v], g.reads[v + 1]):
             d = g.reads[k]
-            a = uses.place[uses.before[uses.at[b] + k - g.reads[v]]] >> 2
-            if g.keep[d] or b - a < 2 or not g.rerun[g.producer[d]]:
+            if g.keep[d]:
+                continue
+            a, p = uses.place[uses.before[first_use + k]] >> 2, g.producer[d]
+            if b - a < 2 or not g.rerun[p]:
                 continue
             gain = gain_of(over_count, over_bytes, a, b, g.size[d])
             if gain < 0.0:
                 continue
+            if scan.divisor[p] == 0.0:
+                scan.divisor[p] = max(1.0, price[p]) ** scoring.exponent
             # a chain costs at least its last node
-            ceiling = gain / scan.divisor[g.producer[d]] * (1 + noise)
+            ceiling = gain / scan.divisor[p] * (1 + noise)
             if ceiling < least or (best.kept[0] == TOP and ceiling <= best.score[TOP - 1]):
                 continue
             advance(g, profile, scan, b)
@@ -288,7 +275,7 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
     time = 0
     for i in range(n):
         time += g.time[seq[i]]
-    most_served, scan = SERVED if base.size > LARGE else scoring.served, empty_scan(g, scoring, seq.size)
+    most_served, scan = SERVED if base.size > LARGE else scoring.served, empty_scan(g, seq.size)
     while peak > budget:
         if time > ceiling or n + LONGEST > 6 * base.size + LONGEST:
             return seq[:n].copy(), False
@@ -301,23 +288,18 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
         scan.least[0] = 0.5 * candidates.score[kept - 1] if kept == TOP and n > SMALL else 0.0
         served, first, began, before = 0, 0.0, time, over
         while served < most_served and peak > budget:
-            best, value = best_of(g, scoring, Profile(seq, no_masks, n, mem, uses, budget), candidates, scratch)
-            if best < 0 or value < nearly * first:
-                break
-            first = max(first, value)
-            served += 1
-            at, chain, length = candidates.at[best], candidates.chains[best], candidates.length[best]
-            if uses.filled[0] + length * most > uses.place.size:
-                uses = uses_in(g, seq, no_masks, n, 4 * n + length * most)
+            room = most * longest_of(candidates)
+            if uses.filled[0] + room > uses.place.size:
+                uses = uses_in(g, seq, no_masks, n, 4 * n + room)
             profile = Profile(seq, no_masks, n, mem, uses, budget)
-            n = insert_into(g, profile, at, Chain(chain, no_masks, length), scratch)
-            for k in range(length):
-                time += g.time[chain[k]]
-            take_out(candidates, best)
+            length, added, value = evict(g, scoring, profile, candidates, scratch, nearly * first)
+            if length == 0:
+                break
+            n, time, first, served = n + length, time + added, max(first, value), served + 1
             if n + LONGEST > seq.size:
                 seq, mem = grow(seq, n, 2 * seq.size), grown_profile(mem, n, 2 * seq.size)
                 uses, scratch = uses_in(g, seq, no_masks, n, 4 * n), empty_insertion(g, seq.size, LONGEST)
-                scan = empty_scan(g, scoring, seq.size)
+                scan = empty_scan(g, seq.size)
             peak = peak_of(mem, n)
         over = overshoot(mem, n, budget)
         if served == 0 or (hasty and time + np.float64(time - began) * over / max(1, before - over) > ceiling):
@@ -326,16 +308,28 @@ def shave(g: Flat, scoring: Scoring, base: Ints, budget: int, rng: Seed, ceiling
 
 
 @inner_kernel
-def best_of(
-    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion
-) -> tuple[int, float]:
-    """The candidate by which the bytes over the budget fall most for the price of its chain, with this value; -1: none does."""
+def longest_of(candidates: Candidates) -> int:
+    """The number of nodes of the longest chain."""
+    longest: int = 0
+    for j in range(candidates.kept[0]):
+        longest = max(longest, candidates.length[j])
+    return longest
+
+
+@inner_kernel
+def evict(
+    g: Flat, scoring: Scoring, profile: Profile, candidates: Candidates, scratch: Insertion, least: float
+) -> tuple[int, int, float]:
+    """Insert the candidate by which the bytes over the budget fall most for the price of its chain: (length, time, value).
+
+    Length 0 and nothing inserted: none lowers them, or the value is below `least`.
+    """
     best, best_value = -1, 0.0
     for j in range(candidates.kept[0]):
         if profile.n > SMALL and candidates.score[j] * MARGIN < best_value:
             continue
         at, chain, length = candidates.at[j], candidates.chains[j], candidates.length[j]
-        sort_chain(chain, length)
+        sort_first(chain, length)
         fall = fall_of(g, profile, at, Chain(chain, profile.mask, length), scratch)
         cost = 0.0
         for k in range(length):
@@ -343,7 +337,15 @@ def best_of(
         value = fall / max(1.0, cost) ** scoring.exponent
         if fall > 0 and value > best_value:
             best, best_value = j, value
-    return best, best_value
+    if best < 0 or best_value < least:
+        return 0, 0, best_value
+    chain, length = candidates.chains[best], candidates.length[best]
+    insert_into(g, profile, candidates.at[best], Chain(chain, profile.mask, length), scratch)
+    time: int = 0
+    for k in range(length):
+        time += g.time[chain[k]]
+    take_out(candidates, best)
+    return length, time, best_value
 
 
 @inner_kernel
