@@ -17,7 +17,7 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.backend import Limits
 from remat.algorithms._milp.backends import Cvxpy, Highs
-from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._milp.milp_model import model_of
 from remat.algorithms._staged.budget_solver import BudgetSolver
 from remat.algorithms._staged.decode import point_of, schedule_of
 from remat.algorithms._staged.form_checkmate import OneOutputPerOp, checkmate_form

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from remat.algorithms._milp.backend import Backend, Hints, Limits
     from remat.algorithms._milp.backends import Cvxpy, Highs
     from remat.algorithms._milp.cp_sat import CpSat
-    from remat.algorithms._milp.cvxpy_model import MilpModel
     from remat.algorithms._milp.in_child import InChild
+    from remat.algorithms._milp.milp_model import MilpModel
     from remat.algorithms._plugins.expression import parse
     from remat.algorithms._search.any_order import AnyOrder
     from remat.algorithms._search.auto import auto, plan_first, quick, raise_bound
@@ -352,7 +352,7 @@ _OTHERS = {
     "Hints": "_milp.backend",
     "IMPOSSIBLE": "_core.outcome",
     "Limits": "_milp.backend",
-    "MilpModel": "_milp.cvxpy_model",
+    "MilpModel": "_milp.milp_model",
     "NOTHING": "_core.outcome",
     "OptionSource": "_core.options",
     "Limited": "_core.options",

@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 
 from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import Backend, Hints, Limits
-from remat.algorithms._milp.cvxpy_model import MilpModel, model_of
 from remat.algorithms._milp.linear import Builder, Linear
+from remat.algorithms._milp.milp_model import MilpModel, model_of
 from remat.settings import instance
 from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr

@@ -3,7 +3,17 @@
 import pytest
 from attrs import evolve
 
-from remat.algorithms import CoarseToFine, Merge, Oscillation, Problem, StoreAll, parse, quick, store_all_peak
+from remat.algorithms import (
+    CoarseToFine,
+    Merge,
+    Oscillation,
+    PeakShaving,
+    Problem,
+    StoreAll,
+    parse,
+    quick,
+    store_all_peak,
+)
 from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.outcome import Status
 from remat.algorithms._search.state import Search
@@ -103,7 +113,12 @@ def test_the_search_through_it_offers_what_it_reaches_and_counts_its_work():
 
 def test_a_graph_in_which_nothing_is_merged_is_left_to_other_searches():
     problem = Problem(graph=chain(8), budget=21)
-    move = CoarseToFine()
-    search = Search(problem, Clock(), 0, move)
-    move.improve(search)
-    assert not search.trail and search.worked.seconds < 1e-3
+    brief = Oscillation(seconds=0.02)
+    move = CoarseToFine(coarse=brief, fine=brief, last=evolve(brief, restart=False))
+    begun = Search(problem, Clock(), 0, move)
+    PeakShaving().improve(begun)
+    trail, work = list(begun.trail), begun.worked.seconds
+    move.improve(begun)
+    assert trail and begun.trail == trail and begun.worked.seconds == work
+    alone = move.solve(problem)  # without one there is none to leave it to
+    assert alone.schedule is not None and alone.cost.peak <= 21

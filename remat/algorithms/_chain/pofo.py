@@ -23,11 +23,11 @@ from remat.algorithms._chain.pofo_kernels import (
     Moves,
     States,
     Table,
-    backward_table,
+    add_span,
     block_start,
-    forward_search,
     pair_of,
     row_start,
+    search_layer,
     state_of,
 )
 from remat.algorithms._chain.quantise import Quantise
@@ -112,11 +112,24 @@ class PofoPlan:
 
 
 class PofoTables:
-    """The tables of one chain, budget and link."""
+    """The tables of one chain, budget and link.
 
-    def __init__(self, chain: Chain, budget: Bytes, link: Link | None, *, recompute: bool = True) -> None:
-        """`recompute`: whether stages may be recomputed; without, only offloading is planned."""
-        self.chain = chain
+    Args:
+        chain, budget, link: what is planned.
+        recompute: whether stages may be recomputed; without, only offloading is planned.
+        clock: ends the tables, and searches in them; then there are no plans.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        budget: Bytes,
+        link: Link | None,
+        *,
+        recompute: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self.chain, self.clock = chain, Clock() if clock is None else clock
         self.arrays = arrays = arrays_of(chain, budget, keep_all(chain), freeing=False)
         self.copies = link is not None
         self.out = moves_of(arrays, None if link is None else link.to_host, self.copies)
@@ -125,19 +138,29 @@ class PofoTables:
         value = np.full((pairs, width if recompute else 1), INFINITE)
         self.table = Table(value, np.zeros(value.shape, dtype=np.int32))
         self.recompute = recompute
-        if recompute:
-            backward_table(arrays, self.back, arrays.slots if self.copies else 0, self.table)
+        for span in range(arrays.stages if recompute else 0):
+            if self.clock.expired:
+                break
+            add_span(arrays, self.back, arrays.slots if self.copies else 0, self.table, span)
 
     def plan(self, aside: int = 0) -> PofoPlan | None:
-        """The least fluid time and how to get it, without using `aside` slots; None when nothing of the class fits."""
+        """The least fluid time and how to get it, without using `aside` slots.
+
+        None when nothing of the class fits, or when the clock has expired.
+        """
         arrays = self.arrays
         if aside > arrays.slots:
             return None
         block = block_start(arrays.slots + 1, arrays.slots)
         count = 2 * (arrays.stages + 1) * block
-        states = States(np.empty(count), np.empty(count, dtype=np.int64), np.empty(block))
+        states = States(np.full(count, INFINITE), np.full(count, -1, np.int64), np.empty(block))
+        states.cost[state_of(0, aside, 0, 0, arrays.slots)] = 0.0
         lanes = Lanes(self.out, self.back, self.copies, self.recompute)
-        value, state = forward_search(arrays, lanes, self.table, states, aside)
+        value, state = INFINITE, -1
+        for layer in range(2 * arrays.stages + 2):
+            if self.clock.expired:
+                return None
+            value, state = min((value, state), search_layer(arrays, lanes, self.table, states, aside, layer))
         if state < 0:
             return None
         path = []
@@ -330,8 +353,8 @@ class Pofo(Solver):
         if size > self.table_limit:
             what = f"{len(chain)} stages and {arrays.slots} slots need tables of {format_bytes(size)}"
             return Plan(trail=(f"{self!r} refused: {what}; give slots=…, e.g. 50",))
-        tables = PofoTables(chain, budget, coarse.link, recompute=self._recomputes)
-        plan = Plan(trail=(f"{self!r}: nothing of its class fits ({CLASS})",))
+        tables = PofoTables(chain, budget, coarse.link, recompute=self._recomputes, clock=clock)
+        plan = Plan()
         best: tuple[Ns, Plan] | None = None
         aside = 0
         while aside < tries and not clock.expired:
@@ -344,6 +367,9 @@ class Pofo(Solver):
                 best = (time, plan) if best is None or time < best[0] else best
                 tries = min(tries, aside + _BEYOND)
             aside += 1 if best is not None else max(1, over // arrays.unit // 2)
+        if best is None and not plan.trail:
+            ended = "stopped without a plan" if clock.expired else "nothing of its class fits"
+            plan = Plan(trail=(f"{self!r}: {ended} ({CLASS})",))
         return plan if best is None else best[1]
 
     def _written(self, problem: Problem, searched: PofoPlan) -> tuple[Plan, Bytes]:

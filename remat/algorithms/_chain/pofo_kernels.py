@@ -165,26 +165,26 @@ def recompute_first(arrays: ChainArrays, back: Moves, table: Table, split: Split
 
 
 @kernel
-def backward_table(arrays: ChainArrays, back: Moves, deltas: int, table: Table) -> None:
-    """App. B.3: the least time C of stages i..j after the loss, and the slots the link can move meanwhile.
+def add_span(arrays: ChainArrays, back: Moves, deltas: int, table: Table, span: int) -> None:
+    """App. B.3: for stages i..i + span, the least time C after the loss, and the slots the link can move meanwhile.
 
-    `table` is set to INFINITE and 0; A includes the input of stage i. `deltas`: the largest Delta (0 without a link).
+    From the smaller spans; before the first, `table` is INFINITE and 0. A includes the input of stage i. `deltas`: the largest
+    Delta (0 without a link).
     """
     length = arrays.no_save_time.size
-    for span in range(length):
-        for i in range(length - span):
-            j = i + span
-            saving_first(arrays, back, table, i, j, deltas)
-            cost = 0.0
-            needed: int = 0
-            behind: int = 0
-            # behind: the most needed so far, less what the link moves from there to the end of the no-save forwards
-            for k in range(i, j):
-                cost += arrays.no_save_time[k]
-                need = arrays.no_save_needs[k] + arrays.after[j] + (arrays.input_size[k] if k > i else 0)
-                needed = max(needed, need)
-                behind = max(behind - (back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
-                recompute_first(arrays, back, table, Split(i, j, k, cost, needed, behind), deltas)
+    for i in range(length - span):
+        j = i + span
+        saving_first(arrays, back, table, i, j, deltas)
+        cost = 0.0
+        needed: int = 0
+        behind: int = 0
+        # behind: the most needed so far, less what the link moves from there to the end of the no-save forwards
+        for k in range(i, j):
+            cost += arrays.no_save_time[k]
+            need = arrays.no_save_needs[k] + arrays.after[j] + (arrays.input_size[k] if k > i else 0)
+            needed = max(needed, need)
+            behind = max(behind - (back.no_save[k + 1] - back.no_save[k]), need) if k > i else need
+            recompute_first(arrays, back, table, Split(i, j, k, cost, needed, behind), deltas)
 
 
 @inner_kernel
@@ -291,47 +291,44 @@ def at_loss(arrays: ChainArrays, lanes: Lanes, s: State) -> float:
 
 
 @kernel
-def forward_search(arrays: ChainArrays, lanes: Lanes, table: Table, states: States, aside: int) -> tuple[float, int]:
+def search_layer(
+    arrays: ChainArrays, lanes: Lanes, table: Table, states: States, aside: int, layer: int
+) -> tuple[float, int]:
     """App. B.1 and B.2 as a shortest path from (first stage, x=0, aside, 0, 0); the cost of a path is the sum over its states.
 
-    `aside`: slots that are not to be used: the table of a budget serves every smaller one. `states` are filled here. Returns
-    the least time and its state before the loss.
+    Follows the paths on from the states of a layer, after those of the layers before it; before the first, all costs but that
+    of the first state are INFINITE. `aside`: slots that are not to be used: the table of a budget serves every smaller one.
+    Returns, from the last two layers, the least time and its state before the loss; else INFINITE and -1.
     """
     length, slots, cost, least = arrays.no_save_time.size, arrays.slots, states.cost, states.least
-    cost[:] = INFINITE
-    states.came[:] = -1
-    cost[state_of(0, aside, 0, 0, slots)] = 0.0
     result, result_state = INFINITE, -1
     deltas, per_layer = slots if lanes.copies else 0, block_start(slots + 1, slots)
-    for layer in range(2 * length + 2):
-        i, x = layer // 2, layer % 2
-        size = arrays.input_size[i] if x == 0 else (arrays.saves[i - 1] if i > 0 else 0)
-        for a in range(aside, slots - size + 1):
-            # indices are counted here and not by `state_of`: almost all states are dominated, and are told so in a few operations
-            below, block, width = block_start(a - 1, slots), block_start(a, slots), slots - a + 1
-            for df in range(min(deltas, slots - a) + 1):
-                for db in range(min(deltas, slots - a) + 1):
-                    at = block + df * width + db
-                    undercut: float = (
-                        INFINITE  # the least cost of a state of the same (stage, x) that holds or owes less
-                    )
-                    if a > aside:
-                        undercut = least[below + df * (width + 1) + db]
-                    if df > 0:
-                        undercut = min(undercut, least[at - width])
-                    if db > 0:
-                        undercut = min(undercut, least[at - 1])
-                    so_far = cost[layer * per_layer + at]
-                    least[at] = min(so_far, undercut)
-                    if so_far >= undercut or so_far >= result:
-                        continue
-                    s = State(i, a, df, db, size, a + size, layer * per_layer + at, so_far)
-                    if i < length:
-                        run_saving(arrays, lanes, states, s)
-                        if lanes.recompute:
-                            run_without_saving(arrays, lanes, table, states, s)
-                        continue
-                    total = at_loss(arrays, lanes, s)
-                    if total < result:
-                        result, result_state = total, s.at
+    i, x = layer // 2, layer % 2
+    size = arrays.input_size[i] if x == 0 else (arrays.saves[i - 1] if i > 0 else 0)
+    for a in range(aside, slots - size + 1):
+        # indices are counted here and not by `state_of`: almost all states are dominated, and are told so in a few operations
+        below, block, width = block_start(a - 1, slots), block_start(a, slots), slots - a + 1
+        for df in range(min(deltas, slots - a) + 1):
+            for db in range(min(deltas, slots - a) + 1):
+                at = block + df * width + db
+                undercut: float = INFINITE  # the least cost of a state of the same (stage, x) that holds or owes less
+                if a > aside:
+                    undercut = least[below + df * (width + 1) + db]
+                if df > 0:
+                    undercut = min(undercut, least[at - width])
+                if db > 0:
+                    undercut = min(undercut, least[at - 1])
+                so_far = cost[layer * per_layer + at]
+                least[at] = min(so_far, undercut)
+                if so_far >= undercut or so_far >= result:
+                    continue
+                s = State(i, a, df, db, size, a + size, layer * per_layer + at, so_far)
+                if i < length:
+                    run_saving(arrays, lanes, states, s)
+                    if lanes.recompute:
+                        run_without_saving(arrays, lanes, table, states, s)
+                    continue
+                total = at_loss(arrays, lanes, s)
+                if total < result:
+                    result, result_state = total, s.at
     return result, result_state

@@ -16,7 +16,7 @@ from typing import ClassVar, Final
 from attrs import evolve, field, frozen
 
 from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
-from remat.algorithms._milp.cvxpy_model import MilpModel
+from remat.algorithms._milp.milp_model import MilpModel
 from remat.errors import BackendMissing
 from remat.settings import FLAG, SECONDS, Setting, either, function, number, optional, whole
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from attrs import evolve, field, frozen
 
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
 from remat.algorithms._milp.backend import (
     NO_HINTS,
@@ -29,9 +30,9 @@ from remat.algorithms._milp.backend import (
     deferred_interruption,
     missing,
 )
-from remat.algorithms._milp.cvxpy_model import MilpModel
 from remat.algorithms._milp.highs import loaded
-from remat.algorithms._milp.linear import Flags, Ints
+from remat.algorithms._milp.linear import Flags
+from remat.algorithms._milp.milp_model import MilpModel
 from remat.errors import BackendMissing, shown
 from remat.settings import FLAG, NAME, Setting, tuple_of, whole
 
@@ -43,7 +44,7 @@ _OPTION = Setting(
 
 @frozen(kw_only=True)
 class Highs(Backend):
-    """HiGHS, by its own interface on CVXPY's problem data.
+    """HiGHS, by its own interface, on the numbers that CVXPY would give it.
 
     Attributes:
         threads, nodes: limits; the gap and the time come from the caller.
@@ -65,22 +66,19 @@ class Highs(Backend):
         return evolve(self, presolve=True)
 
     def check(self) -> None:
-        """Raise `BackendMissing` when highspy or CVXPY is not installed."""
-        for module, solver in (("cvxpy", "cvxpy"), ("highspy", "HIGHS")):
-            if find_spec(module) is None:
-                raise missing(solver)
+        """Raise `BackendMissing` when highspy is not installed."""
+        if find_spec("highspy") is None:
+            raise missing("HIGHS")
 
     def solve(self, model: MilpModel, limits: Limits, hints: Hints = NO_HINTS) -> Answer:
         """Solve; see `Backend.solve`."""
         self.check()
-        import cvxpy as cp
         import highspy
 
-        data, _, _ = model.problem.get_problem_data(cp.HIGHS)
-        columns = model.columns(data)
+        clock = Clock(limits.seconds if math.isfinite(limits.seconds) else None)
         mixed = model.mixed
-        implied = model.linear.implied[columns] if mixed and self.implied else None
-        solver = _loaded(data, implied)
+        implied = model.linear.implied[model.order] if mixed and self.implied else None
+        solver = _loaded(model, implied)
         options: dict[str, Any] = {
             "mip_rel_gap": limits.gap,
             "threads": self.threads,
@@ -88,14 +86,12 @@ class Highs(Backend):
             # presolve costs these MILPs more time than it saves, and it has lost points of them
             "presolve": "choose" if hints.second != (self.presolve or not mixed) else "off",
         }
-        if math.isfinite(limits.seconds):
-            options["time_limit"] = max(0.0, limits.seconds)
         if (limits.nodes or self.nodes) is not None:
             options["mip_max_nodes"] = limits.nodes or self.nodes
         for name, value in options.items():
             solver.setOptionValue(name, value)
         if hints.start is not None:
-            whole = _completed(highspy, data, hints.start[columns], implied)
+            whole = _completed(highspy, model, hints.start[model.order], implied, clock)
             if whole is not None:
                 solution = highspy.HighsSolution()
                 solution.col_value = whole.tolist()
@@ -103,35 +99,46 @@ class Highs(Backend):
                 solver.setSolution(solution)
         if hints.cutoff is not None and mixed:
             solver.setOptionValue("objective_bound", hints.cutoff * model.cost_unit)
-        _Watch(model, hints.seen, columns).run(solver)
-        answer = _answer(highspy, solver, model, columns)
+        if clock.expired:
+            return Answer(note=_LATE)
+        _end_with(solver, clock)
+        _Watch(model, hints.seen).run(solver)
+        answer = _answer(highspy, solver, model)
         return answer if hints.cutoff is None or not mixed else below(answer, hints.cutoff, model)
 
 
-def _loaded(data: Any, implied: Flags | None = None) -> Any:
-    """HiGHS with CVXPY's problem: rows A x (= or <=) b, equations first."""
-    integral = np.zeros(len(data["c"]), np.bool_)
-    integral[data["bool_vars_idx"]] = True
-    if implied is not None:
-        integral |= implied
-    equal = np.arange(len(data["b"])) < data["dims"].zero
-    return loaded(data["A"].tocsc(), data["c"], data["b"], equal, integral)
+_LATE = "HiGHS: no time was left when it had the problem"
 
 
-def _completed(highspy: Any, data: Any, start: Floats, implied: Flags | None) -> Floats | None:
-    """The start with the least residency that its runs need; None where they do not fit the formulation.
+def _loaded(model: MilpModel, implied: Flags | None = None) -> Any:
+    """HiGHS with the problem of a model, columns integral that are `implied` to be."""
+    form = model.scaled
+    integral = form.integral if implied is None else form.integral | implied
+    equal = np.arange(len(form.row_of)) < form.equations
+    return loaded(form.rows.tocsc(), form.cost, model.scaled_right, equal, integral)
+
+
+def _end_with(solver: Any, clock: Clock) -> None:
+    """Limit HiGHS to what is left of the seconds: handing the problem over takes some of them."""
+    if math.isfinite(clock.remaining):
+        solver.setOptionValue("time_limit", clock.remaining)
+
+
+def _completed(highspy: Any, model: MilpModel, start: Floats, implied: Flags | None, clock: Clock) -> Floats | None:
+    """The start with the least residency that its runs need; None where they do not fit the formulation, or time runs out.
 
     With the runs fixed, the least residency is 0 or 1 everywhere, and presolve finds it by propagation.
     """
     if implied is None:
         return start
-    solver = _loaded(data)
+    solver = _loaded(model)
     count = len(start)
-    runs = np.array(data["bool_vars_idx"], np.int32)
+    runs = np.flatnonzero(model.scaled.integral).astype(np.int32)
     fixed = np.round(start[runs])
     solver.changeColsIntegrality(len(runs), runs, np.zeros(len(runs), np.uint8))
     solver.changeColsBounds(len(runs), runs, fixed, fixed)
     solver.changeColsCost(count, np.arange(count, dtype=np.int32), implied.astype(float))
+    _end_with(solver, clock)
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
         return None
@@ -144,8 +151,8 @@ class _Watch:
     While HiGHS runs, Ctrl-C only sets a flag that the next call-back reads: an exception must not cross its C++ frames.
     """
 
-    def __init__(self, model: MilpModel, seen: Seen | None, columns: Ints) -> None:
-        self.model, self.seen, self.columns = model, seen, columns
+    def __init__(self, model: MilpModel, seen: Seen | None) -> None:
+        self.model, self.seen = model, seen
         self.stop = self.interrupted = False
 
     def run(self, solver: Any) -> None:
@@ -177,18 +184,18 @@ class _Watch:
     def _report(self, event: Any, values: Floats | None) -> None:
         if self.seen is not None and not self.stop:
             bound = less_tolerance(event.data_out.mip_dual_bound, self.model.cost_unit)
-            point = None if values is None or not len(values) else self.model.in_order(values, self.columns)
+            point = None if values is None or not len(values) else self.model.in_order(values)
             self.stop = self.seen(point, bound)
         if self.stop or self.interrupted:
             event.data_in.user_interrupt = True
 
 
-def _answer(highspy: Any, solver: Any, model: MilpModel, columns: Ints) -> Answer:
+def _answer(highspy: Any, solver: Any, model: MilpModel) -> Answer:
     status, info = solver.getModelStatus(), solver.getInfo()
     kinds = highspy.HighsModelStatus
     point = None
     if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible and status != kinds.kInfeasible:
-        point = model.in_order(np.array(solver.getSolution().col_value), columns)
+        point = model.in_order(np.array(solver.getSolution().col_value))
     mixed = model.mixed
     done = status == kinds.kOptimal
     value = info.mip_dual_bound if mixed else (info.objective_function_value if done else 0.0)

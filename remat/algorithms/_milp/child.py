@@ -17,8 +17,8 @@ from attrs import evolve, field, frozen
 from remat.algorithms._core.processes import end_with_parent
 from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import Backend, Hints, Limits
-from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._milp.linear import Linear
+from remat.algorithms._milp.milp_model import model_of
 from remat.units import Bytes
 
 CODE = "from remat.algorithms._milp.child import serve; serve()"

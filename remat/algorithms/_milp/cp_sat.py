@@ -17,8 +17,8 @@ from attrs import field, frozen
 from remat.algorithms._core.startup import importing
 from remat.algorithms._milp.answer import Answer, Floats, less_tolerance
 from remat.algorithms._milp.backend import NO_HINTS, Backend, Hints, Limits, below, deferred_interruption, missing
-from remat.algorithms._milp.cvxpy_model import MilpModel
 from remat.algorithms._milp.linear import Linear
+from remat.algorithms._milp.milp_model import MilpModel
 from remat.errors import BackendMissing, BadArgument
 from remat.settings import whole
 

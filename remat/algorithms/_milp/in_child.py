@@ -25,7 +25,7 @@ from remat.algorithms._core.startup import importing
 from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import NO_HINTS, Backend, Hints, Limits, Seen
 from remat.algorithms._milp.child import CODE, Task
-from remat.algorithms._milp.cvxpy_model import MilpModel
+from remat.algorithms._milp.milp_model import MilpModel
 from remat.errors import BadArgument
 from remat.settings import instance
 

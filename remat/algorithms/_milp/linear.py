@@ -1,7 +1,7 @@
 """Linear and mixed-integer formulations as data, in exact integers: columns, rows, and a budget that stays a parameter.
 
 Rows read `A x <= b + budget * B + save * S` (or `=`), with x in [0, 1]. Every formulation of this library is built here.
-Scaling for a solver is done elsewhere (`direct.py`, `cvxpy_model.py`), so that bounds can be evaluated again from here in
+Scaling for a solver is done elsewhere (`direct.py`, `milp_model.py`), so that bounds can be evaluated again from here in
 exact integers (`answer.py`).
 """
 

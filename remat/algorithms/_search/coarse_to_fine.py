@@ -13,6 +13,7 @@ from attrs import field, frozen
 from remat.algorithms._hierarchy.merge import Merge
 from remat.algorithms._search.oscillation import Oscillation
 from remat.algorithms._search.run_move import RunMove
+from remat.algorithms._search.run_problem import Sequence
 from remat.algorithms._search.state import Search
 from remat.ir import Graph
 from remat.settings import instance
@@ -50,9 +51,14 @@ class CoarseToFine(RunMove):
         return (f"{self!r}: {self.coarse.seconds:g} s of work on merged nodes, {fine:g} s on the graph",)
 
     def improve(self, search: Search) -> None:
-        """Search on the smaller graph, if it is smaller, and on the graph from its plan, if it has one."""
+        """Search on the smaller graph, and on the graph from its plan, if it has one.
+
+        Where it is hardly smaller, a plan that is there stays; without one the searches on the graph begin from its own order.
+        """
         applied = self.merge.apply(search.problem)
         if len(applied.problem.graph) > _SMALLER * len(search.problem.graph):
+            if search.best is None:
+                self._search_from(search, search.base)
             return
         number_of_search, how = search.next_search(), type(self).__name__
         below = Search(applied.problem, search.clock.aside(), search.seed, self)
@@ -62,5 +68,9 @@ class CoarseToFine(RunMove):
             return
         start = search.arrays.sequence_of(applied.lift(below.arrays.schedule_of(below.best)))
         search.offer(start, f"the coarse plan of {how}")
+        self._search_from(search, start)
+
+    def _search_from(self, search: Search, start: Sequence) -> None:
+        how = type(self).__name__
         self.fine.search_from(search, start, search.streams.spawn("oscillation", search.next_search()), how)
         self.last.improve(search)

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 
 from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import Backend, Hints, Limits
-from remat.algorithms._milp.cvxpy_model import MilpModel, model_of
+from remat.algorithms._milp.milp_model import MilpModel, model_of
 from remat.algorithms._staged.decode import point_of, schedule_of
 from remat.algorithms._staged.form_events import Form
 from remat.errors import InvalidSchedule

@@ -16,7 +16,7 @@ from remat.algorithms._core.outcome import ClassBound, Plan
 from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer, Floats
 from remat.algorithms._milp.backend import Backend, Hints, Limits
-from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._milp.milp_model import model_of
 from remat.algorithms._staged.form_copies import CopiesForm, copies_form
 from remat.algorithms._staged.memory_items import StagedGraph
 from remat.algorithms._staged.slots import Reruns, slots_of

@@ -326,36 +326,48 @@ class _Moments:
     def add(self) -> None:
         graph = self.e.stage.graph
         forward, backward = graph.node(self.layer.forward), graph.node(self.layer.backward)
+        around_forward = _Around(self.e, graph.node_index[forward.name])
+        around_backward = _Around(self.e, graph.node_index[backward.name])
         for o, option in enumerate(self.layer.options):
             border = {*forward.reads, *forward.writes}
             for moment in option.forward_profile:
-                self.moment(graph.node_index[forward.name], o, moment, border, set(forward.writes), None)
+                self.moment(around_forward, o, moment, border, set(forward.writes))
             border = {*backward.reads, *backward.writes, *option.backward_reads}
-            phantom = next(
-                at for at, c in enumerate(self.e.stage.cells) if c.name == self.layer.phantom and c.option == o
-            )
             for moment in option.backward_profile:
-                self.moment(graph.node_index[backward.name], o, moment, border, set(backward.writes), phantom)
+                self.moment(around_backward, o, moment, border, set(backward.writes), self.layer.phantom)
 
     def moment(
-        self, node: int, o: int, moment: Moment, border: set[str], written: set[str], phantom: int | None
+        self, around: _Around, o: int, moment: Moment, border: set[str], written: set[str], phantom: str = ""
     ) -> None:
-        e = self.e
-        slots = e.slots.of(node)
+        e, slots = self.e, around.slots
         rows = e.b.rows(len(slots), budget=1) + np.arange(len(slots))
         e.b.entries(rows, e.slots.column[slots] + o, moment.live)
-        within = border - set(moment.absent)
+        within, absent = border - set(moment.absent), set(moment.absent) - written
         e.b.add_rhs(rows, -e.kept_bytes[slots])
         for name in within:
             cell = e.stage.cells[self.cells[name]] if name in self.cells else None
             if cell is not None and cell.keep:  # counted in `live`, hence not once more
                 complete = e.slots.at[cell.writers[-1][0], cell.writers[-1][0]]
                 e.b.add_rhs(rows[slots > complete], cell.size)
-        for at, flow in e.flows.items():
-            cell = e.stage.cells[at]
-            if cell.name in within:
-                continue
-            later = at == phantom or (cell.name in moment.absent and cell.name not in written)
-            columns = flow.after(slots) if later else flow.before(slots)
-            covered = columns >= 0
-            e.b.entries(rows[covered], columns[covered], cell.size)
+        later = [cell.name in absent or (cell.name, cell.option) == (phantom, o) for cell in around.cells]
+        columns = np.where(np.array(later, np.bool_)[:, None], around.after, around.before)
+        columns[[cell.name in within for cell in around.cells]] = -1
+        flow, slot = np.nonzero(columns >= 0)
+        e.b.flat_entries(rows[slot], columns[flow, slot], around.sizes[flow])
+
+
+class _Around:
+    """What may be resident around each run of a node.
+
+    Attributes:
+        slots: of the node. cells: those with a flow. sizes: of these [bytes].
+        before, after: by cell and slot, the column of its gap before and after the run, -1: none.
+    """
+
+    def __init__(self, events: Events, node: int) -> None:
+        self.slots = slots = events.slots.of(node)
+        self.cells = [events.stage.cells[at] for at in events.flows]
+        self.sizes = np.array([cell.size for cell in self.cells], np.int64)
+        empty = np.empty((0, len(slots)), np.int64)
+        self.before = np.stack([flow.before(slots) for flow in events.flows.values()]) if events.flows else empty
+        self.after = np.stack([flow.after(slots) for flow in events.flows.values()]) if events.flows else empty

@@ -24,9 +24,9 @@ from remat.algorithms._core.solver import Solver
 from remat.algorithms._milp.answer import exact_bound, farkas
 from remat.algorithms._milp.backend import Hints, Limits
 from remat.algorithms._milp.backends import Highs
-from remat.algorithms._milp.cvxpy_model import model_of
 from remat.algorithms._milp.direct import solve_mixed, solve_relaxed
 from remat.algorithms._milp.linear import Builder, Flags
+from remat.algorithms._milp.milp_model import model_of
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import Cell, StagedGraph
 from remat.ir import Graph, Phase

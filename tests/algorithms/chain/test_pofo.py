@@ -1,6 +1,7 @@
 """POFO against every plan of its class written out, and against Rotor and the offload-only search."""
 
 import functools
+import itertools
 import os
 from fractions import Fraction
 
@@ -12,6 +13,7 @@ from remat.algorithms._chain.offload import all_saved
 from remat.algorithms._chain.pofo import Pofo, PofoTables
 from remat.algorithms._chain.rotor import Rotor, keep_all, rotor_values
 from remat.algorithms._chain.transfers import fluid, place, trace
+from remat.algorithms._core.clock import Clock
 from remat.algorithms._core.problem import Problem
 from remat.ir import LayerOption, Link, Offload, Option, Run, validate
 from remat.ir.chain import Block, Chain, chain_graph
@@ -184,6 +186,26 @@ def test_coarse_slots_plan_within_the_true_budget(chain, budget, slots, link):
     exact = PofoTables(chain, budget, link).plan()
     if found.cost is not None:
         assert exact is not None and found.cost.peak <= budget
+
+
+@pytest.mark.parametrize("seconds", range(12))
+def test_tables_and_searches_end_with_the_clock(seconds):
+    """Each look at this clock takes a second: it ends in the tables, in the search, or after it."""
+    one = Block(
+        output=2,
+        gradient=2,
+        options=(LayerOption(forward=10, backward=10, phantom=4),),
+        no_save=Option(time=10, workspace=2),
+    )
+    graph = chain_graph([one] * 3, loss=Option(time=1), loss_gradient=2)
+    problem = Problem(graph=graph, budget=20, link=link_of(1, 1))
+    assert PofoTables(Chain(graph), 20, problem.link).plan() is not None
+    looks = itertools.count()
+    tables = PofoTables(Chain(graph), 20, problem.link, clock=Clock(seconds, now=lambda: next(looks)))
+    assert tables.plan() is None and next(looks) <= seconds + 4
+    looks = itertools.count()
+    found = Pofo(slots=None).plan(problem, Clock(seconds, now=lambda: next(looks)), 0)
+    assert found.schedule is None and "stopped without a plan" in found.trail[0] and next(looks) <= seconds + 12
 
 
 def test_a_transfer_behind_a_computation_is_free():

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
+import textwrap
 import threading
 from importlib import util
 from pathlib import Path
 
+import cvxpy
 import numpy as np
 import pytest
 from attrs import evolve
@@ -16,6 +20,7 @@ from remat.algorithms._core.problem import Problem
 from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.backend import Backend, Hints, Limits, missing
 from remat.algorithms._milp.backends import Cvxpy, Highs
+from remat.algorithms._milp.milp_model import model_of
 from remat.algorithms._staged.budget_solver import BudgetSolver, Watch
 from remat.algorithms._staged.form_events import events_form
 from remat.algorithms._staged.memory_items import StagedGraph
@@ -68,6 +73,42 @@ def test_a_user_limit_without_incumbent_is_no_plan():
     assert str(budget_solver.model.problem.status) == "user_limit"
     assert np.all(budget_solver.model.cvxpy.binary.value == 0)
     assert answer.point is None and not answer.infeasible and not answer.finished
+
+
+@pytest.mark.parametrize("relaxed", [False, True])
+@pytest.mark.parametrize("form", ["events", "published"])
+def test_highs_takes_the_numbers_that_cvxpy_would_give_it(form, relaxed):
+    graph, peak = block("gpt2_attention")
+    model = model_of(HIlp(form=form).build(graph).form.linear, relaxed=relaxed)
+    for budget in (peak, int(0.9 * peak)):  # the first before CVXPY has the problem, the second after
+        model.set(budget)
+        data = model.problem.get_problem_data(cvxpy.HIGHS)[0]
+        ours, theirs = model.scaled.rows.tocsc(), data["A"].tocsc()
+        assert (ours != theirs).nnz == 0 and ours.nnz == theirs.nnz > 0
+        assert np.array_equal(model.scaled_right, data["b"]) and np.array_equal(model.scaled.cost, data["c"])
+        assert np.array_equal(model.columns(data), model.order)
+        assert model.scaled.equations == data["dims"].zero > 0
+        assert np.array_equal(np.flatnonzero(model.scaled.integral), data["bool_vars_idx"])
+
+
+def test_highs_needs_no_cvxpy():
+    code = f"""
+        import sys
+        from remat.algorithms import HIlp, Problem
+        from remat.ir import load
+        graph = load({str(BLOCKS / "gpt2_mlp.json")!r})
+        assert HIlp(warm_start=False).solve(Problem(graph=graph, budget=10**10)).schedule is not None
+        assert "highspy" in sys.modules and "cvxpy" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
+
+
+def test_seconds_that_pass_before_highs_has_the_problem_count():
+    graph, peak = block("gpt2_layer")
+    model = HIlp().build(graph).model
+    model.set(int(peak * 0.72))
+    answer = Highs().solve(model, Limits(seconds=1e-9))
+    assert answer.point is None and not answer.infeasible and not answer.finished and "no time was left" in answer.note
 
 
 @pytest.mark.parametrize("warm_start", [True, False])

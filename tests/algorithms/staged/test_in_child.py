@@ -27,7 +27,7 @@ from remat.algorithms import (
     store_all_peak,
 )
 from remat.algorithms._milp import in_child
-from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._milp.milp_model import model_of
 from remat.errors import BackendMissing, BadArgument
 from remat.testing import Builder, check_backend
 from tests.algorithms.staged import enumerated_cp_sat

@@ -15,7 +15,7 @@ from remat.algorithms._core.warm_started import warm
 from remat.algorithms._milp.answer import exact_bound
 from remat.algorithms._milp.backend import Limits
 from remat.algorithms._milp.backends import Cvxpy, Highs
-from remat.algorithms._milp.cvxpy_model import model_of
+from remat.algorithms._milp.milp_model import model_of
 from remat.algorithms._staged.decode import point_of, reordered, schedule_of
 from remat.algorithms._staged.form_checkmate import OneOutputPerOp
 from remat.algorithms._staged.form_events import events_form

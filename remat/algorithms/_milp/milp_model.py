@@ -1,8 +1,8 @@
-"""A MILP formulation in CVXPY: two variables, sparse matrices, budgets as parameters; scaled here, not by the caller.
+"""A MILP formulation, scaled, as arrays and in CVXPY: two variables, sparse matrices, budgets as parameters.
 
-Built once per graph, when a back end first asks for it; a new budget changes two parameters and costs CVXPY a few
-milliseconds. Scaling: memory rows count in units of their largest coefficient, the objective so that one run of every node
-costs 1000; results are turned back into nanoseconds.
+Either is built once per graph, when a back end first asks for it: HiGHS takes the arrays, which are what CVXPY would give it,
+number for number. A new budget changes right-hand sides. Scaling: memory rows count in units of their largest coefficient, the
+objective so that one run of every node costs 1000; results are turned back into nanoseconds.
 """
 
 from __future__ import annotations
@@ -22,6 +22,22 @@ _OBJECTIVE = 1000.0
 _CAPACITY = 1000.0
 
 
+class ScaledForm(NamedTuple):
+    """A scaled formulation: minimize cost·x, where rows @ x is at most a right-hand side or equal to it, 0 <= x <= 1.
+
+    Attributes:
+        rows: equations first, then plain inequalities, then those with a budget; columns in the order of the model.
+        cost: of each column. row_of: row of `linear` for each row. equations: how many are.
+        integral: of each column.
+    """
+
+    rows: sp.csr_matrix
+    cost: Floats
+    row_of: NDArray[np.int64]
+    equations: int
+    integral: Flags
+
+
 class CvxpyProblem(NamedTuple):
     """What CVXPY has of a model.
 
@@ -38,7 +54,7 @@ class CvxpyProblem(NamedTuple):
 
 @define(kw_only=True, eq=False)
 class MilpModel:
-    """A formulation under budgets, and its scale. The CVXPY problem is built when a back end first asks for it.
+    """A formulation under budgets, and its scale. What a solver takes is built when a back end first asks for it.
 
     Attributes:
         linear: the formulation in exact integers.
@@ -55,6 +71,7 @@ class MilpModel:
     order: NDArray[np.int64]
     budget: Bytes = 0
     save: Bytes = 0
+    _scaled: ScaledForm | None = field(default=None, init=False, repr=False)
     _cvxpy: CvxpyProblem | None = field(default=None, init=False, repr=False)
 
     def set(self, budget: Bytes, save: Bytes = 0) -> None:
@@ -65,13 +82,25 @@ class MilpModel:
 
     def _set_capacity(self, capacity: Any) -> None:
         if capacity is not None:
-            rows = row_groups(self.linear)[2]
-            capacity.value = self.right[rows].astype(float) * self.row_scale[rows]
+            capacity.value = self.scaled_right[-capacity.size :]
 
     @property
     def right(self) -> Ints:
         """Right-hand side of each row of `linear` under the budgets."""
         return self.linear.right(self.budget, self.save)
+
+    @property
+    def scaled(self) -> ScaledForm:
+        """The scaled formulation, without right-hand sides."""
+        if self._scaled is None:
+            self._scaled = _scaled(self)
+        return self._scaled
+
+    @property
+    def scaled_right(self) -> Floats:
+        """Right-hand side of each row of `scaled` under the budgets."""
+        rows = self.scaled.row_of
+        return np.asarray(self.right[rows] * self.row_scale[rows])
 
     @property
     def mixed(self) -> bool:
@@ -117,7 +146,7 @@ class MilpModel:
     def multipliers(self, values: Floats) -> Floats:
         """Multipliers of the solver's rows (equations first), as those of `linear` [ns per unit of the row]."""
         multipliers = np.zeros(len(self.linear.rhs))
-        multipliers[np.concatenate(row_groups(self.linear))] = values
+        multipliers[self.scaled.row_of] = values
         return np.asarray(multipliers * self.row_scale / self.cost_unit)
 
 
@@ -144,16 +173,24 @@ def _integral(linear: Linear, relaxed: bool) -> Flags:
     return np.zeros_like(linear.integral) if relaxed else linear.integral
 
 
+def _scaled(model: MilpModel) -> ScaledForm:
+    linear, scale, order = model.linear, model.row_scale, model.order
+    matrix = sp.csr_matrix((linear.val * scale[linear.row], (linear.row, linear.col)), linear.shape)
+    groups = row_groups(linear)
+    rows = np.concatenate(groups)
+    integral = _integral(linear, model.relaxed)[order]
+    cost = np.asarray(linear.cost * model.cost_unit, np.float64)[order]
+    return ScaledForm(matrix[rows][:, order], cost, rows, len(groups[0]), integral)
+
+
 def _cvxpy_problem(model: MilpModel) -> CvxpyProblem:
     import cvxpy as cp
 
-    linear, scale, order = model.linear, model.row_scale, model.order
-    matrix = sp.csr_matrix((linear.val * scale[linear.row], (linear.row, linear.col)), linear.shape)[:, order]
-    count = int(_integral(linear, model.relaxed).sum())
+    matrix, cost, row_of, equations, integral = model.scaled
+    count = int(integral.sum())
     binary = cp.Variable(count, boolean=True, name="run") if count else None
-    rest = len(order) - count
+    rest = len(integral) - count
     share = cp.Variable(rest, bounds=[0, 1], name="resident") if rest else None
-    cost = (linear.cost * model.cost_unit)[order]
 
     def times(left: Any) -> Any:
         parts = []
@@ -163,15 +200,17 @@ def _cvxpy_problem(model: MilpModel) -> CvxpyProblem:
             parts.append(left[..., count:] @ share)
         return sum(parts[1:], parts[0])
 
-    equal, plain, whole = row_groups(linear)
+    budgets = len(row_groups(model.linear)[2])
+    plain = len(row_of) - equations - budgets
+    right = model.scaled_right
     constraints, capacity = [], None
-    if len(equal):
-        constraints.append(times(matrix[equal]) == linear.rhs[equal] * scale[equal])
-    if len(plain):
-        constraints.append(times(matrix[plain]) <= linear.rhs[plain] * scale[plain])
-    if len(whole):
-        capacity = cp.Parameter(len(whole), name="capacity")
-        constraints.append(times(matrix[whole]) <= capacity)
+    if equations:
+        constraints.append(times(matrix[:equations]) == right[:equations])
+    if plain:
+        constraints.append(times(matrix[equations : equations + plain]) <= right[equations : equations + plain])
+    if budgets:
+        capacity = cp.Parameter(budgets, name="capacity")
+        constraints.append(times(matrix[equations + plain :]) <= capacity)
     return CvxpyProblem(cp.Problem(cp.Minimize(times(cost)), constraints), binary, share, capacity)
 
 
