@@ -233,16 +233,27 @@ class LargerBudgets(CopyMove):
         if search.rough is None or search.at_once(self.plain) or search.within(search.close):
             return
         distinct: dict[Ns, CopyPlan] = {}
-        for factor in self.factors:
-            seq = self._rough(search, factor)
-            if seq is None:
-                continue
-            if len(seq) == len(search.base):
-                break  # nothing is recomputed: `ShaveBoth` began with that, if in another order
+        for seq in self._starts(search):
             for lane in self.lane_prices:
                 prices = Prices(search.time_prices, lane, 1.0, 0.0, 0.0, BOTH)
                 distinct |= {plan.time: plan for plan in shaved_plan(search, seq, prices)}
         offer_polished(search, distinct, self.best, repr(self))
+
+    def _starts(self, search: CopySearch) -> list[Ints]:
+        """The plans without copies, by increasing budget.
+
+        The largest budget is planned first: where none is found for one, the search for others below it would only take longer.
+        """
+        starts: list[Ints] = []
+        for factor in reversed(self.factors):
+            seq = self._rough(search, factor)
+            if seq is None:
+                break
+            if len(seq) == len(search.base):
+                starts.clear()  # nothing is recomputed: `ShaveBoth` began with that, if in another order
+            else:
+                starts.append(seq)
+        return starts[::-1]
 
     @staticmethod
     def _rough(search: CopySearch, factor: float) -> Ints | None:
