@@ -16,7 +16,7 @@ from remat.settings import instance
 from remat.testing.families import branching, chain, legal_flat, long
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import prefixed, renamed
+from remat.testing.renaming import other_names, renamed
 from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -37,12 +37,11 @@ PARTITIONER_LAWS = {
     "L-CONDENSE": "each level can be condensed",
     "L-EXPAND": "a schedule of the condensed graph expands to one of the same time and a peak no larger",
     "L-REPEAT": "the same graph is divided the same way, whatever the state of the global generators",
-    "L-NAMES": "names do not matter: with a prefix before each, the division is the same; nor does the order of sets",
+    "L-NAMES": "names do not matter: with others, sorted alike or in reverse, the division stays; nor does the order of sets",
     "L-INTERRUPT": "an interruption is let through, not swallowed",
     "L-REPR": "`repr` rebuilds the partitioner",
 }
 _FAMILIES: Final = (branching, legal_flat, chain, branching, long)
-_WORD: Final = "zz"
 
 
 def check_partitioner(
@@ -152,18 +151,19 @@ class _Trial(GuardedTrial):
             for again in self.reseeded("`partition`", lambda: self.partitioner.partition(self.graph)):
                 self.expect("L-REPEAT", again == division, "a second call divides the graph differently.")
         if self.tally.tries("L-NAMES"):
-            graph = renamed(self.graph, prefixed(self.graph, _WORD))
+            names, what = other_names(self.graph, self.number)
+            graph = renamed(self.graph, names)
             other = self.quietly("`partition`", lambda: self.partitioner.partition(graph))
-            same = _nodes(other) == _nodes(tuple(_renamed(cluster) for cluster in division))
-            self.expect("L-NAMES", same, f"with {_WORD!r} before every name the graph is divided differently.")
+            same = _nodes(other) == _nodes(tuple(_renamed(cluster, names) for cluster in division))
+            self.expect("L-NAMES", same, f"{what} the graph is divided differently.")
 
 
-def _renamed(cluster: Cluster) -> Cluster:
+def _renamed(cluster: Cluster, names: Mapping[str, str]) -> Cluster:
     return evolve(
         cluster,
-        forward=tuple(_WORD + name for name in cluster.forward),
-        backward=tuple(_WORD + name for name in cluster.backward),
-        children=tuple(_renamed(child) for child in cluster.children),
+        forward=tuple(names[name] for name in cluster.forward),
+        backward=tuple(names[name] for name in cluster.backward),
+        children=tuple(_renamed(child, names) for child in cluster.children),
     )
 
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from attrs import evolve
 
 from remat.ir import Graph, Run, Schedule, Step
+
+WORDS: Final = ("n.", "zz", "_0")
+
+
+def other_names(graph: Graph, number: int) -> tuple[dict[str, str], str]:
+    """New names for the trial of a number, by turns sorted alike and in reverse, and what they are, for a message."""
+    word = WORDS[number % len(WORDS)]
+    if number % 2:
+        return backwards(graph, word), f"with names that begin with {word!r} and sort in reverse"
+    return prefixed(graph, word), f"with names that begin with {word!r}"
 
 
 def prefixed(graph: Graph, word: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.oracle import Among, frontier, optimum
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import backwards, prefixed, renamed, with_names
+from remat.testing.renaming import other_names, renamed, with_names
 from remat.testing.report import Tally
 from remat.testing.trial import described
 
@@ -43,7 +43,6 @@ _LONG: Final = 0.05
 """Average seconds per plan above which the same holds."""
 _LEAVES: Final = 50
 """Most leaves of the trees of a proof that is asked for."""
-_WORD: Final = ("n.", "zz", "_0")
 
 
 class SolverTrial(GuardedTrial):
@@ -246,17 +245,15 @@ class SolverTrial(GuardedTrial):
 
     def renames(self, plan: Plan) -> None:
         """L-NAMES."""
-        word = _WORD[self.case.number % len(_WORD)]
-        names = backwards(self.graph, word) if self.case.number % 2 else prefixed(self.graph, word)
-        what = f"with names that begin with {word!r}{' and sort in reverse' if self.case.number % 2 else ''} "
+        names, what = other_names(self.graph, self.case.number)
         other = evolve(self.problem, graph=renamed(self.graph, names))
         if self.solver.refuses(other.graph) is not None:
-            raise _Fails(f"{what}the graph is refused.")
+            raise _Fails(f"{what} the graph is refused.")
         again = self._quietly(other)
         same = again.schedule == with_names(plan.schedule, names) and again.lower == plan.lower
         self.hold(
             same,
-            f"{what}it gives another plan or bound ({plan.lower}, then {again.lower}).\n"
+            f"{what} it gives another plan or bound ({plan.lower}, then {again.lower}).\n"
             f"{_lines(plan.schedule)}\n{_lines(again.schedule)}",
         )
 

@@ -30,7 +30,7 @@ from remat.testing.families import branching, chain, legal_flat
 from remat.testing.guard import Overrun, patient
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import prefixed, renamed
+from remat.testing.renaming import other_names, renamed
 from remat.testing.report import LawBroken, Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -49,13 +49,12 @@ SOURCE_LAWS = {
     "L-LEAN": "no option dominates another, and they are sorted by time",
     "L-EXPAND": "a schedule of the layer expands to one of the same time and a peak no larger",
     "L-REPEAT": "the same block and seed give the same options, whatever the state of the global generators",
-    "L-NAMES": "names do not matter: with a prefix before each, the options have the same numbers; nor does the order of sets",
+    "L-NAMES": "names do not matter: with others, sorted alike or in reverse, the options are alike; nor does the order of sets",
     "L-STOP": "after the clock has expired, options are still valid",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
     "L-REPR": "`repr` rebuilds the source",
 }
 _FAMILIES: Final = (chain, branching, legal_flat, chain, branching)
-_WORD: Final = "zz"
 
 
 def check_source(
@@ -218,10 +217,11 @@ class _Trial(GuardedTrial):
             for again in self.reseeded("`options`", lambda: self.source.options(self.graph, seed=self.number)):
                 self.expect("L-REPEAT", again == options, "a second call returns other options.")
         if self.tally.tries("L-NAMES"):
-            other = renamed(self.graph, prefixed(self.graph, _WORD))
+            names, what = other_names(self.graph, self.number)
+            other = renamed(self.graph, names)
             again = self.quietly("`options`", lambda: self.source.options(other, seed=self.number))
             same = [_numbers(option) for option in again] == [_numbers(option) for option in options]
-            self.expect("L-NAMES", same, f"with {_WORD!r} before every name it returns other options.")
+            self.expect("L-NAMES", same, f"{what} it returns other options.")
 
 
 _MEMORY: Final = ("phantom", "forward_workspace", "backward_workspace")

@@ -20,7 +20,7 @@ from remat.testing.case import Case, case_of
 from remat.testing.clock import memory_clock
 from remat.testing.guarded import GuardedTrial
 from remat.testing.random_schedules import random_schedule
-from remat.testing.renaming import prefixed, renamed, with_names
+from remat.testing.renaming import other_names, renamed, with_names
 from remat.testing.report import Report, Say, Tally, check_arguments
 from remat.testing.trial import check_repr
 from remat.testing.trying import Examples, try_examples
@@ -43,13 +43,12 @@ TRANSFORM_LAWS = {
     "L-LINK": "the same with copies, if the transformed problem has a link",
     "L-PROOF": "if the transform keeps proofs, no schedule of the original problem beats a bound of the transformed one",
     "L-REPEAT": "the same problem is transformed and lifted the same way, whatever the state of the global generators",
-    "L-NAMES": "names do not matter: with a prefix before each, schedules are lifted the same way; nor does the order of sets",
+    "L-NAMES": "names do not matter: with others, sorted alike or in reverse, it lifts alike; nor does the order of sets",
     "L-INTERRUPT": "an interruption is let through, or stops the clock; it is not swallowed",
     "L-STOP": "after its clock has expired it still returns a problem, and lifts valid schedules",
     "L-REPR": "`repr` rebuilds the transform",
 }
 _STATES: Final = 600
-_WORD: Final = "zz"
 
 
 def check_transform(
@@ -242,18 +241,18 @@ class _Trial(GuardedTrial):
         """L-NAMES: nodes and data correspond by index, so each step of a walk has a counterpart."""
         if not self.tally.tries("L-NAMES"):
             return
-        names = prefixed(self.graph, _WORD)
+        names, what = other_names(self.graph, self.case.number)
         other = evolve(self.problem, graph=renamed(self.graph, names))
         if self.transform.refuses(other.graph) is not None:
-            raise self.broken("L-NAMES", f"with {_WORD!r} before every name the graph is refused.")
+            raise self.broken("L-NAMES", f"{what} the graph is refused.")
         again = self.applied(other)
         graph, same = applied.problem.graph, again is not None and _alike(applied.problem, again.problem)
-        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it gives another problem.")
+        self.expect("L-NAMES", same, f"{what} it gives another problem.")
         assert again is not None
         step = _counterparts(graph, again.problem.graph)
         lifted = self.lifted(again, Schedule(tuple(step(original) for original in walk.steps)))
         same = lifted == with_names(self.lifted(applied, walk), names)
-        self.expect("L-NAMES", same, f"with {_WORD!r} before every name it lifts differently.")
+        self.expect("L-NAMES", same, f"{what} it lifts differently.")
 
 
 def _alike(problem: Problem, other: Problem) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from numba.core import ir, types
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import AnalysisPass, register_pass
-from numba.core.typed_passes import NopythonRewrites
+from numba.core.typed_passes import AnnotateTypes
 from numba.core.types.containers import BaseTuple, Tuple
 
 
@@ -49,8 +49,8 @@ class KernelCompiler(CompilerBase):  # type: ignore[misc]
     """numba's compiler with `PlainIndices`."""
 
     def define_pipelines(self) -> list[Any]:
-        """The passes of nopython mode, and ours after the last that types."""
+        """The passes of nopython mode, and ours when all types are known and nothing is rewritten any more."""
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.add_pass_after(PlainIndices, NopythonRewrites)
+        passes.add_pass_after(PlainIndices, AnnotateTypes)
         passes.finalize()
         return [passes]

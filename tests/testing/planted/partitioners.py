@@ -155,6 +155,18 @@ class KnowsNames(Partitioner):
         return Segments(2).partition(graph) if "F0" in graph.node_index else Segments(1).partition(graph)
 
 
+@frozen
+class FirstByName(Partitioner):
+    """One cluster of the node that comes first by name, of all in the forward."""
+
+    def partition(self, graph):
+        forward = forward_of(graph)
+        first = min(forward)
+        twins = tuple(node.name for node in graph.computes if node.twin == first)
+        made = Cluster(name="first", forward=(first,), backward=twins)
+        return (made,) if len(forward) > 1 and is_convex(graph, twins, soft=False) else ()
+
+
 PARTITIONERS = {
     NotConvex(): "L-CONVEX",
     Overlapping(): "L-DISJOINT",
@@ -172,5 +184,6 @@ PARTITIONERS = {
     LosesTheBackward(): "L-CONVEX L-CONDENSE L-EXPAND",
     SwallowsInterruption(): "L-INTERRUPT",
     KnowsNames(): "L-NAMES",
+    FirstByName(): "L-NAMES",
 }
 """Each planted bug, and the laws that it may break first."""

@@ -95,6 +95,17 @@ class ByChance(OptionSource):
 
 
 @frozen
+class FirstByName(OptionSource):
+    """Runs again what comes first by name in the forward."""
+
+    def options(self, block, *, clock=None, seed=0):
+        names = [node.name for node in block.computes]
+        again = [min(node.name for node in block.computes[: block.loss] if not node.run_once)]
+        runs = [*names[: block.loss + 1], *again, *names[block.loss + 1 :]]
+        return (option_of(block, Schedule.from_runs(block, runs)),)
+
+
+@frozen
 class NeverEnds(OptionSource):
     def options(self, block, *, clock=None, seed=0):
         found = ()
@@ -128,6 +139,7 @@ SOURCES = {
     Dominated(): "L-LEAN",
     SlowestFirst(): "L-LEAN",
     ByChance(): "L-GLOBAL",
+    FirstByName(): "L-NAMES",
     NeverEnds(): "L-TIME",
     AnswersAList(): "L-INT",
     Raises(): "L-RAISE",

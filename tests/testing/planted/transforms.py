@@ -186,6 +186,14 @@ class AsTheSetComes(Rename):
         return with_graph(applied, data=tuple(graph.datum(name) for name in {one.name for one in graph.data}))
 
 
+class DataByName(Rename):
+    """Data sorted by name."""
+
+    def apply(self, problem, *, clock=None, seed=0):
+        applied = Rename.apply(self, problem)
+        return with_graph(applied, data=tuple(sorted(applied.problem.graph.data, key=lambda one: one.name)))
+
+
 class SwallowsInterruption(Rename):
     def apply(self, problem, *, clock=None, seed=0):
         try:
@@ -227,6 +235,7 @@ TRANSFORMS = {
     LiftRaises(): "L-RAISE",
     AnswersAProblem(): "L-INT",
     AsTheSetComes(): "L-NAMES",
+    DataByName(): "L-NAMES",
     SwallowsInterruption(): "L-INTERRUPT",
     NeverEnds(): "L-TIME",
     TakesNoClock(): "L-RAISE",
