@@ -11,8 +11,8 @@ from typing import Final
 from remat.algorithms._arrays.graph_arrays import Flat
 
 RATE: Final = 5e7
-"""Units per second on one core of 2024 that does nothing else. A statement, not a measurement at run time: effort in seconds
-is this rate times work, so that the same problem and seed give the same plan on any machine, busy or not."""
+"""Units that count as a second. A statement, not a measurement (a core does four to six times as many by now): effort in seconds
+is work over this rate, so that the same problem and seed give the same plan on any machine, busy or not."""
 
 GAIN: Final = 1e-4
 """How much faster, relatively, a plan must be to count as a gain."""
