@@ -49,7 +49,7 @@ test-thorough: venv
 
 # The solvers with every index of their kernels checked: outside an array they would read and write what is not theirs.
 test-indices: venv
-	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=build/checked-kernels $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/algorithms property_tests/test_planner_laws.py property_tests/test_solver_laws.py
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/build/checked-kernels $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile tests/algorithms property_tests/test_planner_laws.py property_tests/test_solver_laws.py
 
 # On a CUDA device: the trials, those of copies once more under torch's sanitizer of streams, then a table of peaks and times.
 test-cuda: venv
