@@ -90,7 +90,7 @@ class Highs(Backend):
             options["mip_max_nodes"] = limits.nodes or self.nodes
         for name, value in options.items():
             solver.setOptionValue(name, value)
-        if hints.start is not None:
+        if hints.start is not None and not clock.expired:
             whole = _completed(highspy, model, hints.start[model.order], implied, clock)
             if whole is not None:
                 solution = highspy.HighsSolution()
