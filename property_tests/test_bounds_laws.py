@@ -161,7 +161,7 @@ class ByChance:
         self.random = random
 
     def relaxed(self, chain, together, effort, leaf):
-        return Answer(bound=self.random.randrange(1, 9), effort=1)
+        return Answer(bound=self.random.randrange(1, 9), finished=True, effort=1)
 
     def ranked(self, leaf):
         return leaf.candidates

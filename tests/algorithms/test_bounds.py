@@ -4,8 +4,10 @@ from random import Random
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 from remat.algorithms._arrays.graph_arrays import flatten
+from remat.algorithms._bounds import ordered_instants
 from remat.algorithms._bounds.fixed_order import spans_of, staged_formulation
 from remat.algorithms._bounds.floor import proved_floor
 from remat.algorithms._bounds.instants import Dependencies
@@ -317,3 +319,27 @@ def relaxed(flat, instants, budget, order, coarse):
 def relaxed_bound(formulation):
     answer = None if formulation.impossible else solve_relaxed(formulation.linear)
     return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
+
+
+def test_the_smallest_data_are_resident_for_nothing(monkeypatch):
+    """A bound without them holds, and is next to that with them."""
+    rng, fewer = Random(5), 0
+    for _ in range(12):
+        graph = tiny_graph(rng, 5, False)
+        tiny = {datum.name for datum in graph.data if rng.random() < 0.5}
+        sized = [evolve(datum, size=1 if datum.name in tiny else 10**6 * datum.size) for datum in graph.data]
+        graph = evolve(graph, data=tuple(sized))
+        flat, budget = flatten(graph), int(0.7 * store_all_peak(graph))
+        small = ordered_instants.smallest_data(flat)
+        assert flat.size[small].sum() <= 1e-4 * flat.size.sum()
+        instants = (sorted(graph.required)[-1],)
+        without = ordered_formulation(flat, Dependencies(flat), instants, budget)
+        with monkeypatch.context() as patch:
+            patch.setattr(ordered_instants, "_SMALL", -1.0)
+            whole = ordered_formulation(flat, Dependencies(flat), instants, budget)
+        assert (without.resident[:, small] < 0).all()
+        fewer += without.linear.shape[1] < whole.linear.shape[1]
+        assert relaxed_bound(without) <= relaxed_bound(whole)
+        best = Exhaustive().solve(Problem(graph=graph, budget=budget))
+        assert best.schedule is None or graph.time + relaxed_bound(without) <= best.cost.time
+    assert fewer

@@ -16,6 +16,7 @@ from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._milp.linear import Fixings
 from remat.algorithms._milp.probing import Optimum, Probing
+from remat.algorithms._milp.pseudocosts import Pseudocosts
 from remat.algorithms._search import any_order
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.branch_and_bound import BranchAndBound
@@ -60,8 +61,10 @@ def test_both_values_of_a_column_bound_what_has_them():
     answer, basis = relaxed(linear)
     assert answer.bound == 38  # 4 and 2 bytes pay 40 if whole; by the byte, the densest first: 30 + 50 / 4
     probing = Probing(linear=linear, fixed=NONE, target=1e9, effort=1e9)
-    branch, effort = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), np.array([3, 4, 5]))
+    branch, gains, effort = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), np.array([3, 4, 5]))
     assert effort > 0 and linear.integral[branch.column]
+    low, high = (kid.bound - answer.bound for kid in branch.answers)
+    assert gains[branch.column] == pytest.approx((low, high), abs=1)
     for value, kid in enumerate(branch.answers):
         alone = solve_relaxed(linear, fixed=Fixings(np.array([branch.column]), np.array([value])))
         assert kid.infeasible == alone.infeasible and abs(kid.bound - alone.bound) <= 1
@@ -73,10 +76,33 @@ def test_what_raises_nothing_is_no_branch():
     answer, basis = relaxed(linear)
     probing = Probing(linear=linear, fixed=NONE, target=answer.bound, effort=1e9)
     assert answer.bound == 0
-    assert probing.branched(Optimum(0, basis.ended, answer.iterations), np.array([3, 4, 5]))[0] is None
+    assert probing.branched(Optimum(0, basis.ended, answer.iterations), np.array([3, 4, 5])).branch is None
     assert Probing(linear=linear, fixed=NONE, target=1e9, effort=-1).branched(
         Optimum(0, basis.ended, answer.iterations), np.array([3, 4, 5])
-    ) == (None, 10 * len(linear.rhs) * 2)
+    ) == (None, {}, 10 * len(linear.rhs) * 2)
+
+
+def test_what_promises_little_is_not_tried():
+    """Of the columns of which something is expected only the best, and none where one without brought more."""
+    linear = covering(6)
+    answer, basis = relaxed(linear)
+    optimum, columns = Optimum(answer.bound, basis.ended, answer.iterations), np.array([3, 4, 5])
+    best = Probing(linear=linear, fixed=NONE, target=1e9, effort=1e9).branched(optimum, columns)
+    expected = {column: (0.0, 0.0) for column in (3, 4, 5) if column != best.branch.column}
+    few = Probing(linear=linear, fixed=NONE, target=1e9, effort=1e9, expected=expected).branched(optimum, columns)
+    assert set(few.gains) == {best.branch.column} and few.branch == best.branch
+    assert few.effort < best.effort
+    expected = {3: (0.0, 0.0), 4: (1e9, 1e9), 5: (0.0, 0.0)}
+    hoped = Probing(linear=linear, fixed=NONE, target=1e9, effort=1e9, expected=expected).branched(optimum, columns)
+    assert next(iter(hoped.gains)) == 4
+
+
+def test_pseudocosts_are_means_of_gains_per_unit():
+    pseudocosts, names = Pseudocosts(), {0: "a", 1: "b"}
+    assert pseudocosts.expected(names, np.array([0.5, 0.5])) == {}
+    pseudocosts.note(names, np.array([0.5, 0.5]), {0: (10.0, 0.0)})
+    pseudocosts.note({7: "a"}, np.full(8, 0.2), {7: (2.0, 8.0)})  # 20 and 10 per unit below; 0 and 10 above
+    assert pseudocosts.expected(names, np.array([0.4, 0.4])) == {0: pytest.approx((15 * 0.4, 5 * 0.6))}
 
 
 def test_a_tree_over_decisions_ends_at_the_optimum_with_integers():
@@ -94,7 +120,7 @@ def test_a_tree_over_decisions_ends_at_the_optimum_with_integers():
         if not len(columns):
             break
         probing = Probing(linear=linear, fixed=given, target=1e9, effort=1e9)
-        branch, _ = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), columns)
+        branch = probing.branched(Optimum(answer.bound, basis.ended, answer.iterations), columns).branch
         leaves += [Fixings(np.append(given.columns, branch.column), np.append(given.values, value)) for value in (0, 1)]
     assert least == 40
 
@@ -131,7 +157,7 @@ def test_decisions_raise_a_bound_that_instants_do_not(monkeypatch):
     graph = tiny_graph(Random(6), 12, False)
     problem = Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6))
     instants = (MultiStart(), AnyOrder(rounds=2, nodes=1))
-    both = Polish((*instants, BranchAndBound(effort=5e6)), stop=gap(0))
+    both = Polish((*instants, BranchAndBound(effort=2e7)), stop=gap(0))
     lower = both.solve(problem).lower
     assert Polish(instants, stop=gap(0)).solve(problem).lower < lower
     monkeypatch.setattr(any_order.Growth, "branched", lambda *_: ([], 0))
@@ -169,7 +195,7 @@ def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
     growth = any_order.grown(search, AnyOrder(), AnyOrder())
     leaf = growth.tree.pop()
     assert growth._completed(leaf) is None
-    (again,) = growth._completed(evolve(leaf, basis=None, point=None, relaxed=0, bound=0))
+    (again,) = growth._completed(evolve(leaf, basis=None, finished=False, point=None, relaxed=0, bound=0))
     assert (again.relaxed, again.bound) == (leaf.relaxed, leaf.relaxed) and again.basis.ended is not None
     assert [kid.decisions for kid in growth.tree.branched(again)] == [
         kid.decisions for kid in growth.tree.branched(leaf)

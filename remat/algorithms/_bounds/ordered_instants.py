@@ -12,6 +12,9 @@ first run is in the stage. With p the producer of d,
   dependencies;
 * at each instant resident data, kept data, the outputs and the workspace of its node fit; the data that it reads are resident.
 
+The smallest data, .01 % of all bytes together, are taken for resident throughout and their bytes for nothing, so that nodes that
+make nothing else never run again: often most rows and columns, and next to nothing of the bound.
+
 Every such schedule gives a solution whose cost is at most its recomputation. With one instant this is the formulation of
 `instants`. With `coarse` rows, as in `fixed_order`, stages taken together have a y of their own; where a stage that an instant
 divides is among them, the bound of the relaxation cannot fall by that instant. The bound holds for every schedule if
@@ -34,6 +37,8 @@ from remat.algorithms._bounds.instants import AHEAD, DONE, EITHER, Dependencies
 from remat.algorithms._bounds.placed_rows import PlacedRows, Terms, add_rows
 from remat.algorithms._bounds.rounded_rows import add_rounded
 from remat.algorithms._milp.linear import Builder, Ints, Linear
+
+_SMALL = 1e-4  # of all bytes
 
 
 @frozen
@@ -111,6 +116,15 @@ def ordered_formulation(
     )
 
 
+def smallest_data(flat: Flat) -> Flags:
+    """The smallest data, as many as take a given small share of all bytes together."""
+    sizes = np.sort(flat.size).astype(float)
+    many = int((np.cumsum(sizes) <= _SMALL * sizes.sum()).sum())
+    small: Flags = np.zeros(flat.size.size, np.bool_)
+    small[np.argsort(flat.size, kind="stable")[:many]] = True
+    return small
+
+
 class _Build:
     """Numbers the variables and collects the rows."""
 
@@ -121,7 +135,9 @@ class _Build:
         nodes, data, stages = flat.time.size, flat.size.size, len(instants)
         self.builder = Builder()
         self.permanent = permanent(flat)
-        self.droppable = (flat.producer >= 0) & ~self.permanent
+        self.droppable = (flat.producer >= 0) & ~self.permanent & ~smallest_data(flat)
+        self.again = flat.replay.copy()
+        self.again[np.setdiff1d(np.arange(nodes), flat.producer[self.droppable])] = False
         self.data, self.readers = pairs_of(flat.users)
         self.state = np.full((stages + 1, nodes), DONE, np.int8)
         for k, at in enumerate(instants):
@@ -156,13 +172,13 @@ class _Build:
     def _number_reruns(self, span: Span) -> None:
         """Columns of y of a span; only reruns in a single stage cost anything."""
         start, end = span
-        again = (self.state[start] != AHEAD) & self.flat.replay
+        again = (self.state[start] != AHEAD) & self.again
         self.spans[span] = self._new(again, self.flat.time[again] if end == start + 1 else 0)
 
     def _may_be_read(self, k: int) -> Flags:
         """Of each datum, whether any node may read it from instant k on."""
         flags = np.zeros(self.flat.size.size, np.bool_)
-        flags[self.data[(self.state[k, self.readers] != DONE) | self.flat.replay[self.readers]]] = True
+        flags[self.data[(self.state[k, self.readers] != DONE) | self.again[self.readers]]] = True
         return flags
 
     def _done(self, k: int) -> Ints:

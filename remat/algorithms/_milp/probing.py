@@ -1,13 +1,16 @@
 """Strong branching: a variable of which either value raises the bound of a relaxation most, each tried from its optimum.
 
 Both values of a few fractional variables are tried, by the dual simplex method from one basis of a formulation that is loaded
-once; most tries take a few iterations. Source: Applegate, Bixby, Chvátal and Cook, *Finding cuts in the TSP*, 1995. The bounds of
-the variable chosen are evaluated in exact integers.
+once; most tries take a few iterations. Source: Applegate, Bixby, Chvátal and Cook, *Finding cuts in the TSP*, 1995. Of variables
+of which something is expected (see `pseudocosts`), only those that promise most are tried. The bounds of the variable chosen are
+evaluated in exact integers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,10 +21,12 @@ from remat.algorithms._milp.answer import Answer, Floats, exact_bound, farkas
 from remat.algorithms._milp.basis import DualBasis, Statuses
 from remat.algorithms._milp.direct import MOST_ITERATIONS, Work, count_effort
 from remat.algorithms._milp.linear import Fixings, Ints, Linear
+from remat.algorithms._milp.pseudocosts import Gains
 from remat.algorithms._milp.scaled import ENDED, INFEASIBLE, Scaled, run
 
 _SHORT = 100  # iterations of a try; what is chosen is solved to its end
 _IDLE = 6  # variables in a row that raise less than the best, after which no more are tried
+_IDLE_EXPECTED = 2  # the same of those of which something is expected, the best first
 _LEAST = 1e-6  # gain that counts for none, of the costs scaled
 
 
@@ -50,6 +55,19 @@ class Optimum(NamedTuple):
     iterations: int
 
 
+class Probed(NamedTuple):
+    """What tries have found.
+
+    Attributes:
+        branch: the best; None: neither value of any column raises the bound within the effort.
+        gains: of the columns tried. effort: of all tries.
+    """
+
+    branch: Branch | None
+    gains: dict[int, Gains]
+    effort: int
+
+
 @frozen(kw_only=True)
 class Probing:
     """A formulation, some of whose columns have a given value.
@@ -58,6 +76,7 @@ class Probing:
         linear: the formulation. fixed: of its columns.
         target: bound above which nothing more is gained [ns].
         effort: of all tries (see `Answer`). clock: ends them too.
+        expected: of columns; those without are tried first.
     """
 
     linear: Linear
@@ -65,29 +84,43 @@ class Probing:
     target: float
     effort: float
     clock: Clock | None = None
+    expected: dict[int, Gains] = field(factory=dict)
 
     @property
     def expired(self) -> bool:
         """Whether there is no time left."""
         return self.clock is not None and self.clock.expired
 
-    def branched(self, optimum: Optimum, columns: Ints) -> tuple[Branch | None, int]:
-        """The best of these columns to branch on, those worth most first, and the effort of all tries.
-
-        None: neither value of any of them raises the bound within the effort.
-        """
+    def branched(self, optimum: Optimum, columns: Ints) -> Probed:
+        """The best of these columns to branch on; those worth most come first."""
         probe = _Probe(self, optimum)
-        best: _Tried | None = None
+        hoped = {column: probe.score(gains) for column, gains in self.expected.items()}
+        best = self._best(probe, [column for column in columns.tolist() if column not in hoped], _IDLE)
+        promising = sorted(filter(hoped.__contains__, columns.tolist()), key=lambda column: -hoped[column])
+        best = self._best(probe, promising, _IDLE_EXPECTED, best, hoped)
+        branch = None if best is None else Branch(column=best.column, answers=probe.answers(best))
+        count_effort(self.clock, probe.spent)
+        return Probed(branch, probe.gains, probe.spent)
+
+    def _best(
+        self,
+        probe: _Probe,
+        columns: list[int],
+        patience: int,
+        best: _Tried | None = None,
+        hoped: Mapping[int, float] = MappingProxyType({}),
+    ) -> _Tried | None:
+        """The best so far or of these columns, until so many in a row were no better, or are not hoped to be."""
         idle = 0
-        for column in columns.tolist():
-            if idle == _IDLE or probe.spent > self.effort or self.expired:
+        for column in columns:
+            if idle == patience or probe.spent > self.effort or self.expired:
+                break
+            if best is not None and hoped.get(column, math.inf) <= best.score:
                 break
             tried = probe.tried(column, _LEAST**2 if best is None else best.score)
             idle = idle + 1 if tried is None else 0
             best = tried or best
-        branch = None if best is None else Branch(column=best.column, answers=probe.answers(best))
-        count_effort(self.clock, probe.spent)
-        return branch, probe.spent
+        return best
 
 
 class _End(NamedTuple):
@@ -122,15 +155,21 @@ class _Probe:
         self.basis = self.solver.getBasis()
         self.room = max(0.0, probing.target - optimum.value) * self.scaled.unit
         self.value = optimum.value * self.scaled.unit
+        self.gains: dict[int, Gains] = {}
 
     def tried(self, column: int, least: float) -> _Tried | None:
         """Both values of a column; None where their gains are worth no more than `least`."""
         ends = self._end(column, 0, _SHORT), self._end(column, 1, _SHORT)
-        gains = [max(_LEAST, min(end.value - self.value, self.room)) for end in ends]
-        score = gains[0] * gains[1]
-        if not score > least:
-            return None
-        return _Tried(column, score, ends)
+        low, high = (max(0.0, min(end.value - self.value, self.room)) / self.scaled.unit for end in ends)
+        if all(end.duals is not None for end in ends):
+            self.gains[column] = low, high
+        score = self.score((low, high))
+        return _Tried(column, score, ends) if score > least else None
+
+    def score(self, gains: Gains) -> float:
+        """What gains are worth: their product."""
+        low, high = (max(_LEAST, min(gain * self.scaled.unit, self.room)) for gain in gains)
+        return low * high
 
     def _end(self, column: int, value: int, limit: int) -> _End:
         if self.probing.expired:

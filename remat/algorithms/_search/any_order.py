@@ -34,7 +34,9 @@ _LARGE = 6000  # rows above which a thorough solve has no rows for stages taken 
 _BRIEF = 30  # checks of the first solve of a chain, a third of a second to one: what follows takes ten times as long for less
 _CHECKS = 100  # of the second, where another instant brings nothing
 _FEWEST = 5  # checks, fewer of which bring little
-_IDLE = 0.4  # share of the effort of branching that may bring nothing
+_LATE = 0.5  # share of the effort after which one step that brings nothing is the last, if the gap is
+_CLOSE = (0.005, 0.02)  # in this range; below it nothing branches
+_IDLE = 0.5  # share of the effort of branching that may bring nothing
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
 _NEAR = 0.05  # gap of a plan above which divided solutions do not settle: the searches that follow bring more for their work
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
@@ -109,13 +111,19 @@ class Growth:
         self.tree = OrderTree((at,), tried, self.precedence, limits, self, solved=solved)
 
     def run(self) -> None:
-        """Step by step, until nothing is left to do or too many steps in a row brought nothing."""
+        """Step by step, until nothing is left to do or too many steps in a row brought nothing: late, a single one."""
         search, idle = self.search, 0
-        while idle < self.settings.patience and not search.over:
+        while idle < (1 if self._late else self.settings.patience) and not search.over:
             before = (search.lower, search.best_time)
             if not self._step(self._ways):
                 return
             idle = 0 if (search.lower, search.best_time) != before else idle + 1
+
+    @property
+    def _late(self) -> bool:
+        """Whether branching is likely to bring more than further instants; where the plan is far off, they bring plans."""
+        near, far = ((1 + gap) * self.search.lower for gap in _CLOSE)
+        return near < self.search.best_time <= far and self.tree.spent > _LATE * self.settings.effort
 
     def branch(self, effort: float) -> None:
         """Branch on decisions, for at most an effort, until nothing is left to do or much of it brought nothing.
@@ -124,7 +132,7 @@ class Growth:
         """
         search, tree = self.search, self.tree
         tree.allow(effort)
-        gained, self.branching = tree.spent, True
+        gained, self.branching, tree.integers = tree.spent, True, False
         while not search.over and tree.spent - gained < _IDLE * effort:
             lower, spent = search.lower, tree.spent
             if not self._step(lambda _: (self._completed, self._branched, tree.split, self._inserted)):
@@ -214,7 +222,7 @@ class Growth:
 
     def _completed(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf whose relaxation was cut off, solved to its end; None if it is, or that would take too much."""
-        if leaf.basis is not None and leaf.basis.ended is not None:
+        if leaf.finished:
             return None
         if (again := self.bounds.solved(leaf, self.tree.left)) is None:
             return None
@@ -225,7 +233,7 @@ class Growth:
         if not answer.finished:
             return None
         bound = max(leaf.bound, answer.bound)
-        ended = evolve(leaf, point=answer.point, basis=basis, iterations=answer.iterations)
+        ended = evolve(leaf, finished=True, point=answer.point, basis=basis, iterations=answer.iterations)
         return [evolve(ended, relaxed=answer.bound, bound=bound, weight=answer.effort)]
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:

@@ -46,6 +46,9 @@ DONE = 0.0005
 NEAR = 0.01
 """Gap up to which only searches that bring something go on."""
 
+CLOSE = 0.015
+"""Gap up to which branching for several seconds is likely to reach `NEAR`."""
+
 WIDE = 0.05
 """Gap above which the search is repeated."""
 
@@ -125,6 +128,7 @@ auto: Solver = WithCopies(
             ONWARD.if_(gap_above(NEAR), throughout=False).if_(gap_above(POOR)).if_(gap(WIDE)).if_(worked_up_to(LONG)),
             LONG_SEARCH.if_(gap_above(NEAR)).if_(worked_up_to(LONG)),
             COARSE.if_(gap_above(WIDE), throughout=False).if_(gap_above(POOR)).if_(any_plan),
+            BranchAndBound(effort=1.2e8).if_(gap_above(NEAR)).if_(gap(CLOSE)),
             LAST_SEARCH.if_(gap_above(FAIR)).if_(gap(NEAR)).if_(gaining(2.5)),
         ),
         stop=gap(DONE),

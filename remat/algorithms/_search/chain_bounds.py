@@ -12,11 +12,12 @@ from remat.algorithms._milp.answer import Answer
 from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._milp.probing import Optimum, Probing
+from remat.algorithms._milp.pseudocosts import Pseudocosts
 from remat.algorithms._search.order_tree import END, Kids, Leaf, Stage
 from remat.algorithms._search.precedence import Chain
 from remat.algorithms._search.state import Search
 
-_PROBED = 12  # undecided variables tried on a leaf
+_PROBED = 48  # undecided variables that may be tried on a leaf
 
 
 class ChainBounds:
@@ -24,6 +25,7 @@ class ChainBounds:
 
     def __init__(self, search: Search, dependencies: Dependencies, largest: int) -> None:
         self.search, self.dependencies, self.largest = search, dependencies, largest
+        self.pseudocosts = Pseudocosts()
         self._kept: tuple[Leaf, Chained | None] | None = None
 
     def of(self, leaf: Leaf) -> Chained | None:
@@ -75,14 +77,18 @@ class ChainBounds:
         columns = undecided(formulation, self.search.flat, leaf.point, _PROBED)
         if not len(columns):
             return [], 0
+        # the same datum or node at the same instant, in any chain
+        names = {column: decided(formulation, column)[1] for column in columns.tolist()}
         probing = Probing(
             linear=formulation.linear,
             fixed=fixings(formulation, leaf.decisions),
             target=target,
             effort=effort,
             clock=self.search.clock,
+            expected=self.pseudocosts.expected(names, leaf.point),
         )
-        branch, spent = probing.branched(Optimum(leaf.relaxed, leaf.basis.ended, leaf.iterations), columns)
+        branch, gains, spent = probing.branched(Optimum(leaf.relaxed, leaf.basis.ended, leaf.iterations), columns)
+        self.pseudocosts.note(names, leaf.point, gains)
         if branch is None:
             return [], spent
         return list(zip(decided(formulation, branch.column), branch.answers, strict=True)), spent

@@ -34,7 +34,7 @@ FAILURES = 4  # instants with formulations that cannot be solved, after which no
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
 _RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
-_LEAST = 0.002  # rise for which one is inserted where integers have brought what they can
+_LEAST = 0.002  # rise for which one is inserted where integers have brought what they can, or are not asked
 
 THOROUGHLY = 2
 """Solves with integers after which a leaf has no more to give."""
@@ -54,7 +54,7 @@ class Leaf:
         chain: of instants.
         together: stages taken together that have rows of their own: any of a short chain; of a longer one those of the chain it
             came from, and the one that its last instant divides.
-        relaxed: bound of its relaxation. bound: the best one [ns of recomputation].
+        relaxed: bound of its relaxation. finished: whether that was solved to its end. bound: the best one [ns of recomputation].
         weight: effort of its relaxation from nothing.
         point: solution of its relaxation. basis: where the dual method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
@@ -67,6 +67,7 @@ class Leaf:
     together: frozenset[Stage]
     relaxed: float
     bound: float
+    finished: bool = True
     weight: int = 0
     point: NDArray[np.float64] | None = None
     basis: DualBasis | None = None
@@ -128,6 +129,7 @@ class OrderTree:
     Attributes:
         target: bound at which a leaf needs no more refinement [ns of recomputation]; may be lowered.
         spent: effort of all solves so far.
+        integers: whether leaves are solved with integers.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class OrderTree:
         self.precedence, self.limits, self.grower = precedence, limits, grower
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
+        self.integers = True
         self._numbers = count()
         self._answers: dict[tuple[Chain, frozenset[Stage], tuple[Decision, ...]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
@@ -183,11 +186,14 @@ class OrderTree:
         return best.kids if best is not None and best.rises else []
 
     def inserted(self, leaf: Leaf, at: int) -> list[Leaf]:
-        """A leaf's chain with an instant at each place, whether or not that raises anything; none if they are too many."""
+        """A leaf's chain with an instant at each place, whether or not that raises anything.
+
+        None if they are too many, or one of them takes too much: nothing could follow on it.
+        """
         if len(leaf.chain) >= self.limits.instants or at in leaf.chain:
             return []
         split = self._tried(leaf, at, 0, self.limits.effort)
-        return split.kids if split.whole and not split.unknown else []
+        return split.kids if split.whole and all(kid.finished for kid in split.kids) else []
 
     def branched(self, leaf: Leaf) -> list[Leaf]:
         """A leaf's chain with a decision and with its opposite; none if that raises neither bound, or leaves are too many."""
@@ -239,7 +245,7 @@ class OrderTree:
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
         value = (min(reached), sum(reached) / len(reached))
         before = min(leaf.relaxed, self.target)
-        asked = _LEAST if leaf.solved else max(_LEAST, _RISE * (len(leaf.chain) - 1))
+        asked = _LEAST if leaf.solved or not self.integers else max(_LEAST, _RISE * (len(leaf.chain) - 1))
         rises = value[0] > before * (1 + asked) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
         return _Split(kids=kids, value=value, rises=rises, whole=len(kids) == len(chains))
 
@@ -262,6 +268,7 @@ class OrderTree:
             together=together,
             relaxed=relaxed,
             bound=relaxed if leaf is None else max(leaf.bound, relaxed),
+            finished=answer.finished,
             weight=weight,
             point=answer.point,
             basis=answer.basis,
