@@ -200,3 +200,16 @@ def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
     assert [kid.decisions for kid in growth.tree.branched(again)] == [
         kid.decisions for kid in growth.tree.branched(leaf)
     ]
+
+
+def test_no_instant_is_inserted_whose_relaxation_was_cut_off(monkeypatch):
+    """Nothing could follow on such a leaf: it has no solution to divide, and may be the least for good."""
+    graph = tiny_graph(Random(6), 12, False)
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
+    tree = any_order.grown(search, AnyOrder(), AnyOrder()).tree
+    leaf = tree.pop()
+    at = next(at for at in leaf.candidates if tree.inserted(leaf, at))
+    tree._answers.clear()
+    relaxed = any_order.Growth.relaxed
+    monkeypatch.setattr(any_order.Growth, "relaxed", lambda *args: evolve(relaxed(*args), finished=False))
+    assert tree.inserted(leaf, at) == []
