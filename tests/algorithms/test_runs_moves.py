@@ -70,7 +70,7 @@ def test_a_chain_fits_two_thirds_of_its_memory(move):
     assert outcome.cost.recomputation > 0
 
 
-@pytest.mark.parametrize("seed, forward, expected", [(176, 6, 80), (70, 8, 88)])
+@pytest.mark.parametrize("seed, forward, expected", [(26, 8, 125), (70, 8, 88)])
 def test_what_solutions_describe_settles_in_plans_that_shaving_does_not_come_to(seed, forward, expected):
     graph = tiny_graph(random.Random(seed), forward, summed=False)
     problem = Problem(graph=graph, budget=int(0.7 * store_all_peak(graph)))

@@ -18,7 +18,7 @@ from remat.algorithms._milp.answer import EFFORT_RATE, Answer, exact_bound, fark
 from remat.algorithms._milp.basis import Start
 from remat.algorithms._milp.highs import mip_interrupt
 from remat.algorithms._milp.linear import Fixings, Linear
-from remat.algorithms._milp.scaled import ENDED, INFEASIBLE, Scaled, run
+from remat.algorithms._milp.scaled import ENDED, INFEASIBLE, Scaled, iterations_of, run
 
 MOST_ITERATIONS = 2**31 - 1
 """Of the simplex method, that HiGHS can be limited to."""
@@ -36,34 +36,35 @@ def solve_relaxed(
 ) -> Answer:
     """Solve with all variables continuous, within an effort and the clock; the bound is exact (from the duals).
 
-    With a start it begins where that says, and notes where it ended. Then the effort is that of the last of two solves, if the
-    optimum was not found from there. `fixed`: columns that have a given value.
+    With a start it begins where that says, and notes where it ended; from nothing after that, if it ended at no optimum. The
+    effort is that of both. `fixed`: columns that have a given value.
     """
     if not linear.shape[1]:
         return _empty(linear)
     scaled = Scaled.of(linear, np.zeros_like(linear.integral))
     solver = scaled.loaded(fixed)
     begun = start is not None and start.begin(solver, scaled.order)
-    work = Work(len(linear.rhs), start.earlier if start is not None and begun else 0)
+    work, vain = Work(len(linear.rhs), start.earlier if start is not None and begun else 0), 0
     status = run(solver, clock, simplex_iteration_limit=work.iterations(effort))
     # only the dual method proves what it proves at a limit, and has rays
     enough = (*ENDED, *INFEASIBLE) if work.earlier else ("kOptimal", "kTimeLimit")
     if begun and status not in enough:
+        vain = work.of(iterations_of(solver))
         solver, work = scaled.loaded(fixed), Work(len(linear.rhs), 0)
-        status = run(solver, clock, simplex_iteration_limit=work.iterations(effort))
+        status = run(solver, clock, simplex_iteration_limit=work.iterations(effort - vain))
     if start is not None and status == "kOptimal":
         start.end(solver, scaled.order)
-    iterations = max(0, int(solver.getInfo().simplex_iteration_count))
-    spent, iterations = work.of(iterations), work.earlier + iterations
+    iterations = iterations_of(solver)
+    spent, iterations = vain + work.of(iterations), work.earlier + iterations
     if status in INFEASIBLE:
         ray = np.asarray(solver.getDualRay()[2])
         proved = len(ray) > 0 and farkas(linear, ray / scaled.row_unit, fixed=fixed)
         return Answer(infeasible=proved, finished=proved, duals=ray / scaled.row_unit if proved else None, effort=spent)
     if status not in ENDED:
-        return Answer()
+        return Answer(effort=spent)
     point, duals = scaled.solution(solver)
     if point is None or duals is None:
-        return Answer()
+        return Answer(effort=spent)
     multipliers = duals / scaled.row_unit / scaled.unit
     bound = exact_bound(linear, multipliers, fixed=fixed)
     count_effort(clock, spent)
@@ -136,7 +137,7 @@ def solve_mixed(
     info = solver.getInfo()
     # without an incumbent the gap is infinite
     point = scaled.solution(solver)[0] if np.isfinite(info.mip_gap) else None
-    effort = _MIXED * max(0, int(info.simplex_iteration_count)) + 20 * len(linear.rhs)
+    effort = _MIXED * iterations_of(solver) + 20 * len(linear.rhs)
     count_effort(clock, effort)
     return Answer(
         point=point,

@@ -22,7 +22,7 @@ from remat.algorithms._milp.basis import DualBasis, Statuses
 from remat.algorithms._milp.direct import MOST_ITERATIONS, Work, count_effort
 from remat.algorithms._milp.linear import Fixings, Ints, Linear
 from remat.algorithms._milp.pseudocosts import Gains
-from remat.algorithms._milp.scaled import ENDED, INFEASIBLE, Scaled, run
+from remat.algorithms._milp.scaled import ENDED, INFEASIBLE, Scaled, iterations_of, run
 
 _SHORT = 100  # iterations of a try; what is chosen is solved to its end
 _IDLE = 6  # variables in a row that raise less than the best, after which no more are tried
@@ -178,7 +178,7 @@ class _Probe:
         solver.changeColBounds(place, value, value)
         solver.setBasis(self.basis)
         status = run(solver, self.probing.clock, simplex_iteration_limit=limit)
-        iterations = max(0, int(solver.getInfo().simplex_iteration_count))
+        iterations = iterations_of(solver)
         self.spent += 2 * self.work.of(iterations) // 5
         end = _End(0.0)
         if status in INFEASIBLE:

@@ -102,3 +102,8 @@ def run(solver: Any, clock: Clock | None, **options: Any) -> str:
         solver.setOptionValue(name, value)
     solver.run()
     return str(solver.getModelStatus().name)
+
+
+def iterations_of(solver: Any) -> int:
+    """Iterations of the simplex method in the last solve."""
+    return max(0, int(solver.getInfo().simplex_iteration_count))

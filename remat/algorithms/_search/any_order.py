@@ -1,15 +1,16 @@
 """`AnyOrder`: a bound for every schedule from several instants, over all orders of the instants; and plans from its solutions.
 
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
-inserted wherever dependencies allow, or the formulation is solved with integers. Instants come from where the plan of a solution
-exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken together
-have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution, with integers or
-relaxed, also gives the stage in which each node first runs, so its plan may leave the captured order.
+inserted wherever dependencies allow, as long as one raises the relaxed bound, or two together do; then the formulation is
+solved with integers, and decisions divide it, chosen by strong branching. Instants come from where the plan of a solution
+exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken together have
+rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage in
+which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from itertools import chain as joined
 from itertools import islice, zip_longest
 
@@ -19,9 +20,9 @@ from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import EFFORT_RATE, Answer
 from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.chain_bounds import ChainBounds
-from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
+from remat.algorithms._search.instant_choice import candidates, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
-from remat.algorithms._search.order_tree import FAILURES, THOROUGHLY, Kids, Leaf, Limits, OrderTree, Stage
+from remat.algorithms._search.order_tree import FAILURES, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import Pressures
 from remat.algorithms._search.run_move import RunMove
@@ -29,18 +30,14 @@ from remat.algorithms._search.solution_starts import SolutionPlans, described
 from remat.algorithms._search.state import Search
 from remat.settings import number, whole
 
-_FULL = 1500  # variables up to which a formulation gets all branch-and-bound nodes
-_LARGE = 6000  # rows above which a thorough solve has no rows for stages taken together
-_BRIEF = 30  # checks of the first solve of a chain, a third of a second to one: what follows takes ten times as long for less
-_CHECKS = 100  # of the second, where another instant brings nothing
+_CHECKS = 30  # of the solve with integers, a third of a second to one
 _FEWEST = 5  # checks, fewer of which bring little
-_LATE = 0.5  # share of the effort after which one step that brings nothing is the last, if the gap is
-_CLOSE = (0.005, 0.02)  # in this range; below it nothing branches
-_IDLE = 0.5  # share of the effort of branching that may bring nothing
+_SOLVED = 0.25  # share of the effort left that it may take
+_IDLE = 0.25  # share of the effort of branching that may bring nothing
+_VAIN = 1  # instants in a row that are inserted although they raise nothing, and after which nothing rises
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
 _NEAR = 0.05  # gap of a plan above which divided solutions do not settle: the searches that follow bring more for their work
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
-_CHOICE = 0.1  # of the effort, for the choice of instants to try
 
 
 @frozen
@@ -49,28 +46,23 @@ class AnyOrder(RunMove):
 
     Attributes:
         rounds: largest number of instants in an order.
-        nodes: branch-and-bound nodes of a formulation; with more than 1500 variables fewer, in inverse proportion to the square
-            of their number.
         largest: largest number of variables of a formulation, without those of stages taken together; larger ones are not built.
-        effort: limit on the effort of all solves (see `Answer`); what is likely to exceed it is not solved. 1e7: about a second.
+        effort: limit on the effort of all solves (see `Answer`). 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
         variants: how many preferences of shaving are tried on the sequence that each solution describes.
         settling: seconds of work of the search from the sequence that each solution describes.
-        patience: number of consecutive steps without a better bound or plan after which it stops.
-        accuracy: relative gap at which a formulation counts as solved.
+        patience: number of consecutive instants without a better bound or plan after which no more are inserted.
     """
 
     rounds: int = field(default=10, validator=whole(1, "instants"))
-    nodes: int = field(default=60, validator=whole(1, "nodes"))
     largest: int = field(default=10_000, validator=whole(1, "variables"))
-    effort: float = field(default=6e7, validator=number(0))
+    effort: float = field(default=7e7, validator=number(0))
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
     variants: int = field(default=4, validator=whole(1, "variants"))
     settling: float = field(default=0.2, validator=number(0))
-    patience: int = field(default=6, validator=whole(1, "steps"))
-    accuracy: float = field(default=0.002, validator=number(0))
+    patience: int = field(default=6, validator=whole(1, "instants"))
 
     def improve(self, search: Search) -> None:
         """Refine the order of the least bound, until the search may end or the formulations cost too much.
@@ -96,7 +88,7 @@ def grown(search: Search, settings: AnyOrder, by: RunMove) -> Growth | None:
 
 
 class Growth:
-    """A tree of orders that grows from an instant: by instants and solves with integers, or by decisions."""
+    """A tree of orders that grows from an instant: by further instants, then by decisions."""
 
     def __init__(self, settings: AnyOrder, search: Search, at: int) -> None:
         self.settings, self.search = settings, search
@@ -106,24 +98,24 @@ class Growth:
         self.pressures = Pressures(search.flat, self.precedence.dependencies, search.budget)
         self.plans = SolutionPlans(search, f"the formulation of {settings!r}", settings.variants, settings.settling)
         self.branching = False
-        tried = candidates(search, settings.scanned, _CHOICE * settings.effort)
-        solved = THOROUGHLY if at in search.bounds.integral else 0
-        self.tree = OrderTree((at,), tried, self.precedence, limits, self, solved=solved)
+        self.vain = 0  # instants inserted although they raised nothing, since the bound last rose
+        self._before: list[Leaf] = []  # the leaves before the first of them
+        self.tree = OrderTree((at,), candidates(search, settings.scanned), self.precedence, limits, self)
 
     def run(self) -> None:
-        """Step by step, until nothing is left to do or too many steps in a row brought nothing: late, a single one."""
+        """Insert instants while they bring something, solve once with integers, then branch with the effort that is left."""
         search, idle = self.search, 0
-        while idle < (1 if self._late else self.settings.patience) and not search.over:
-            before = (search.lower, search.best_time)
-            if not self._step(self._ways):
-                return
-            idle = 0 if (search.lower, search.best_time) != before else idle + 1
-
-    @property
-    def _late(self) -> bool:
-        """Whether branching is likely to bring more than further instants; where the plan is far off, they bring plans."""
-        near, far = ((1 + gap) * self.search.lower for gap in _CLOSE)
-        return near < self.search.best_time <= far and self.tree.spent > _LATE * self.settings.effort
+        while idle < self.settings.patience and not search.over:
+            lower, best = search.lower, search.best_time
+            if not self._step(self.tree.split, self._inserted):
+                break
+            idle = 0 if search.lower > lower or search.best_time < best else idle + 1
+            self.vain = 0 if search.lower > lower else self.vain
+        if self.vain:
+            self.tree.restore(self._before)
+        if not search.over:
+            self._step(self._solved)
+        self.branch(self.tree.left)
 
     def branch(self, effort: float) -> None:
         """Branch on decisions, for at most an effort, until nothing is left to do or much of it brought nothing.
@@ -132,16 +124,16 @@ class Growth:
         """
         search, tree = self.search, self.tree
         tree.allow(effort)
-        gained, self.branching, tree.integers = tree.spent, True, False
+        gained, self.branching = tree.spent, True
         while not search.over and tree.spent - gained < _IDLE * effort:
             lower, spent = search.lower, tree.spent
-            if not self._step(lambda _: (self._completed, self._branched, tree.split, self._inserted)):
+            if not self._step(self._completed, self._branched, tree.split, self._inserted):
                 return
             tree.spent = max(tree.spent, spent + _STEP)
             if search.lower > lower:
                 gained = tree.spent
 
-    def _step(self, ways: Callable[[Leaf], Iterable[Refine]]) -> bool:
+    def _step(self, *ways: Refine) -> bool:
         """Refine the leaf of the least bound in the first way that can, and prove that of all; whether there was any."""
         search, tree = self.search, self.tree
         tree.target = search.best_time - search.arrays.base_time
@@ -150,21 +142,12 @@ class Growth:
         if tree.left <= 0 or tree.bound >= tree.target:
             return False
         leaf = tree.pop()
-        refined = next(filter(None, (way(leaf) for way in ways(leaf))), None)
+        refined = next(filter(None, (way(leaf) for way in ways)), None)
         for refinement in refined or [leaf]:
             tree.push(refinement)
         if refined is not None:
             self._prove()
         return refined is not None
-
-    def _ways(self, leaf: Leaf) -> Iterator[Refine]:
-        """An instant that raises the relaxed bound; else solved briefly, then with one more instant, then thoroughly."""
-        yield self.tree.split
-        if not leaf.solved or self.tree.left > 4 * _CHECKS * leaf.weight:
-            yield self._solved
-        if leaf.solved:
-            yield self._inserted
-        yield self._solved
 
     def ranked(self, leaf: Leaf) -> list[int]:
         """Instants to try on a leaf: by turns where the plan of its relaxed solution exceeds the budget, and its candidates.
@@ -184,11 +167,32 @@ class Growth:
     def _inserted(self, leaf: Leaf) -> list[Leaf] | None:
         """A leaf's chain with one more instant although it raises no relaxed bound; None if none of the first few can be added.
 
-        Another one may raise it then, and integers may. The one where the plan of the leaf's solution is worst comes first.
+        Another one may raise it then. None too, before it branches, where the last ones were added in vain.
         """
-        instants = leaf.candidates if leaf.worst is None else (leaf.worst, *leaf.candidates)
-        tries = (self.tree.inserted(leaf, at) for at in islice(dict.fromkeys(instants), FAILURES + len(leaf.chain)))
+        if not self.branching:
+            if self.vain == _VAIN:
+                return None
+            if not self.vain:
+                self._before = [*self.tree.leaves, leaf]
+            self.vain += 1
+        tries = (self.tree.inserted(leaf, at) for at in islice(leaf.candidates, FAILURES + len(leaf.chain)))
         return next(filter(None, tries), None)
+
+    def _solved(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf solved with integers, briefly: its plan is often of another kind than those of divided solutions.
+
+        None if that is likely to take too much: each check as much as the relaxation from nothing.
+        """
+        checks = min(_CHECKS, int(_SOLVED * self.tree.left / max(1, leaf.iterations**2 // 3)))
+        if checks < _FEWEST or leaf.decisions or (formulation := self.bounds.of(leaf)) is None:
+            return None
+        answer = solve_mixed(formulation.linear, checks=checks, dives=False, clock=self.search.clock)
+        self.tree.spent += answer.effort
+        if answer.infeasible:
+            return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
+        if answer.point is not None:
+            self.plans.offer(described(self.search, formulation, answer.point), len(leaf.chain))
+        return [evolve(leaf, bound=max(leaf.bound, answer.bound))]
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""
@@ -234,34 +238,4 @@ class Growth:
             return None
         bound = max(leaf.bound, answer.bound)
         ended = evolve(leaf, finished=True, point=answer.point, basis=basis, iterations=answer.iterations)
-        return [evolve(ended, relaxed=answer.bound, bound=bound, weight=answer.effort)]
-
-    def _solved(self, leaf: Leaf) -> list[Leaf] | None:
-        """A leaf solved with integers, offering plans; None if that is likely to take too much, or there is nothing to gain.
-
-        Briefly at first, with rows for stages taken together; thoroughly without them where the formulation would be large.
-        """
-        search, tree = self.search, self.tree
-        checks = min(_CHECKS if leaf.solved else _BRIEF, int(tree.left / max(1, leaf.weight)))
-        if search.clock.expired or leaf.solved == THOROUGHLY or checks < _FEWEST:
-            return None
-        formulation = self.bounds.of_chain(leaf.chain, leaf.together)
-        if leaf.solved and (formulation is None or len(formulation.linear.rhs) > _LARGE):
-            formulation = self.bounds.of_chain(leaf.chain, None)
-        if formulation is None:
-            return None
-        share = min(1.0, _FULL / max(1, formulation.variables))
-        nodes = max(1, int(self.settings.nodes * share**2))
-        linear, dives = formulation.linear, bool(leaf.solved)
-        answer = solve_mixed(linear, self.settings.accuracy, nodes, checks=checks, dives=dives, clock=search.clock)
-        tree.spent += answer.effort
-        if answer.infeasible:
-            return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
-        plan = None if answer.point is None else described(search, formulation, answer.point)
-        worst = None if plan is None else worst_instant(search, plan, leaf.chain)
-        if plan is not None:
-            self.plans.offer(plan, len(leaf.chain))
-        solved = THOROUGHLY if answer.finished else leaf.solved + 1
-        weight = max(leaf.weight, answer.effort // checks)
-        bound = max(leaf.bound, answer.bound)
-        return [evolve(leaf, bound=bound, weight=weight, solved=solved, worst=worst)]
+        return [evolve(ended, relaxed=answer.bound, bound=bound)]

@@ -107,7 +107,7 @@ auto: Solver = WithCopies(
             MultiStart(),
             CutFloor().if_(no_plan),
             SingleInstant(mixed=0),
-            HardestInstants().if_(gap_above(FAIR)),
+            HardestInstants(count=1).if_(gap_above(FAIR)),
             SavedSet(),
             Enumerate(),
             Postpone().if_(no_plan),
@@ -119,7 +119,6 @@ auto: Solver = WithCopies(
             UNDOING.if_(gap_above(WIDE)),
             Checkpoints().if_(gap_above(FAIR)),
             AnyOrder().if_(gap_above(FAIR)),
-            BranchAndBound().if_(gap_above(POOR)),
             Continuation(step=0.97, steps=6, attempts=6).if_(gap_above(POOR)),
             AGAIN.if_(gap_above(POOR)),
             NEW_STARTS.if_(gap_above(FAR)).if_(worked_up_to(LONG)),
@@ -170,7 +169,7 @@ plan_first: Solver = WithCopies(
 """The planner of `remat.exec.wrap`: as `auto`, but it proves only what costs little, and stops when work brings little."""
 
 raise_bound: Solver = Polish(
-    (SingleInstant(mixed=0), HardestInstants(), AnyOrder().if_(gap_above(POOR)), BranchAndBound().if_(gap_above(POOR))),
+    (SingleInstant(mixed=0), HardestInstants(count=1), AnyOrder().if_(gap_above(POOR))),
     stop=gap(DONE),
 )
 """The bounds that `plan_first` leaves out; give it the plan as a start (`warm`), so that it ends when they are close."""

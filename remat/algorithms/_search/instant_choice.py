@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from itertools import chain, islice, zip_longest
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS
-from remat.algorithms._arrays.kept_data import working_sets
+from remat.algorithms._arrays.graph_arrays import BACKWARD, LOSS, Flags, Flat, pairs_of, row_of
+from remat.algorithms._arrays.kept_data import permanent, working_sets
 from remat.algorithms._arrays.liveness import memory_profile
 from remat.algorithms._bounds.floor import kept_before
 from remat.algorithms._bounds.instants import Dependencies, instant_formulation
@@ -25,18 +26,19 @@ _EACH = 3  # instants in each part of the backward
 _LATE = 3  # instants from the loss on, for each one of the forward
 _EARLY = 2  # instants of the forward: more would take the place of others
 _PARTS = 24  # of a phase, from each of which one place over the budget comes first
+_RELAXED = 12  # instants of which relaxations decide the order
 _SPREAD = 2  # nodes at equal distances, per heavy working set
 
 
-def candidates(search: Search, count: int, effort: float) -> tuple[int, ...]:
+def candidates(search: Search, count: int) -> tuple[int, ...]:
     """Instants to try: heavy working sets, where the best plan takes most memory, and nodes at equal distances.
 
-    By turns the hardest of them in the captured order, as far as `effort` allows, and heavy ones from each part of the backward.
+    By turns the hardest of them in the captured order, and heavy ones from each part of the backward.
     """
     heavy = heavy_instants(search, count)
     backward = np.flatnonzero((search.flat.phase == BACKWARD) & search.flat.required)
     spread = backward[:: max(1, len(backward) // (_SPREAD * count))].tolist()
-    hard = _hardest_first(search, [*heavy, *tight_instants(search, count // 2), *spread], effort)
+    hard = _hardest_first(search, [*heavy, *tight_instants(search, count // 2), *spread])
     pairs = zip_longest(hard, heavy)
     return tuple(dict.fromkeys(at for at in chain.from_iterable(pairs) if at is not None))
 
@@ -58,18 +60,52 @@ def tight_instants(search: Search, count: int) -> list[int]:
     return _largest(firsts.nodes, needed, count)
 
 
-def _hardest_first(search: Search, instants: list[int], effort: float) -> list[int]:
-    """Those that bound something, sorted by the relaxed bound for schedules in the captured order; the first, up to an effort."""
-    dependencies = Dependencies(search.flat)
-    hardness: dict[int, float] = {}
+def _hardest_first(search: Search, instants: list[int]) -> list[int]:
+    """Those that bound something in the captured order, by what must run again if all is kept until then, most of it first.
+
+    The first few are sorted by their relaxed bounds, which take a hundred times as long, and on 19 instances had nearly the same
+    order (rank correlation .91 to 1).
+    """
+    flat = search.flat
+    data, readers = pairs_of(flat.users)
+    last = np.full(flat.size.size, -1)
+    np.maximum.at(last, data, readers)
+    kept = flat.producer >= 0
+    kept &= ~permanent(flat)
+    needed = working_sets(flat) + kept_before(flat)
+    freed: dict[int, float] = {}
     for at in dict.fromkeys(instants):
-        if search.clock.expired or effort < 0:
-            break
-        instant = instant_formulation(search.flat, dependencies, at, search.budget, fixed=True)
-        answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
-        hardness[at] = IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
-        effort -= 0 if answer is None else answer.effort
-    return sorted((at for at in hardness if hardness[at]), key=lambda at: (-hardness[at], at))
+        waits = kept & (flat.producer < at) & (last > at)
+        waits[row_of(flat.reads, at)] = False
+        excess = int(needed[at] + flat.size[waits].sum()) - search.budget
+        if excess > 0:
+            freed[at] = _freed(flat, waits, excess)
+    hard = sorted(freed, key=lambda at: (-freed[at], at))
+    dependencies = Dependencies(flat)
+    bounds = {at: _relaxed(search, dependencies, at) for at in hard[:_RELAXED]}
+    return [*sorted(bounds, key=lambda at: (-bounds[at], at)), *hard[_RELAXED:]]
+
+
+def _relaxed(search: Search, dependencies: Dependencies, at: int) -> float:
+    """The relaxed bound of an instant for schedules in the captured order [ns]."""
+    if search.clock.expired:
+        return 0.0
+    instant = instant_formulation(search.flat, dependencies, at, search.budget, fixed=True)
+    answer = None if instant.impossible else solve_relaxed(instant.linear, clock=search.clock)
+    return IMPOSSIBLE if answer is None or answer.infeasible else answer.bound
+
+
+def _freed(flat: Flat, resident: Flags, excess: int) -> float:
+    """The least time of nodes whose data among the resident ones take so many bytes; a share of a node counts (Dantzig 1957)."""
+    sizes = np.bincount(flat.producer[resident], flat.size[resident], minlength=flat.time.size)
+    again = np.flatnonzero((sizes > 0) & flat.replay)
+    again = again[np.argsort(flat.time[again] / sizes[again], kind="stable")]
+    freed = np.cumsum(sizes[again])
+    many = int(np.searchsorted(freed, excess))
+    if many == len(again):
+        return math.inf
+    share = 1 - (freed[many] - excess) / sizes[again[many]]
+    return float(flat.time[again[:many]].sum() + share * flat.time[again[many]])
 
 
 def _largest(nodes: Longs, measure: Longs, count: int) -> list[int]:

@@ -3,9 +3,8 @@
 A chain stands for the schedules in which its instants first run in its order. One more instant first runs at one place of the
 chain, so the chains with the instant at each place that dependencies allow stand for the same schedules, and the least of their
 bounds holds for all of them. The tree refines the chain of the least bound: it inserts the instant that raises the relaxed bound
-most; where none does, it branches on what is undecided at an instant, or the formulation is solved with integers. A leaf is a
-chain with decisions, and stands for the schedules of both. Other leaves may need other instants, or none. Source: this project;
-see docs/explanation/bounds.md.
+most; where none does, it branches on what is undecided at an instant. A leaf is a chain with decisions, and stands for the
+schedules of both. Other leaves may need other instants, or none. Source: this project; see docs/explanation/bounds.md.
 """
 
 from __future__ import annotations
@@ -27,18 +26,15 @@ from remat.algorithms._milp.basis import DualBasis
 from remat.algorithms._search.precedence import Chain, Precedence
 
 _PROMISING = 10  # of the instants tried on a chain, how many are tried on the chains that follow from it
-_SCAN = 0.25  # share of the effort left that the choice of an instant may take
+_SCAN = 0.15  # share of the effort left that the choice of an instant may take
 _SCAN_DECIDED = 0.05  # the same for a leaf with decisions
-_PATIENCE = 8  # instants in a row no better than the best one, which then is chosen; as a second one all are tried
+_SHARE = 0.25  # the same for the choice of a decision
+_PATIENCE = 32  # instants in a row that raise no more than those before, after which no more are tried
+_PATIENCE_LATER = 8  # the same of a third one or later, once there is one that is worth while
 FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
-_RISE = 0.015  # rise of the relaxed bound for which an instant is inserted, per instant after the first: integers bring as much
+_RISE = 0.002  # rise of the relaxed bound for which an instant is inserted
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
-_LEAST = 0.002  # rise for which one is inserted where integers have brought what they can, or are not asked
-
-THOROUGHLY = 2
-"""Solves with integers after which a leaf has no more to give."""
-
 
 Stage = tuple[int, int]
 """From one instant (a node) to another, or to `END`, the end of the step."""
@@ -55,11 +51,8 @@ class Leaf:
         together: stages taken together that have rows of their own: any of a short chain; of a longer one those of the chain it
             came from, and the one that its last instant divides.
         relaxed: bound of its relaxation. finished: whether that was solved to its end. bound: the best one [ns of recomputation].
-        weight: effort of its relaxation from nothing.
         point: solution of its relaxation. basis: where the dual method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
-        solved: how often it was solved with integers.
-        worst: the instant where the plan of its solution exceeds the budget most.
         decisions: it stands for the schedules of the chain with all of them.
     """
 
@@ -68,13 +61,10 @@ class Leaf:
     relaxed: float
     bound: float
     finished: bool = True
-    weight: int = 0
     point: NDArray[np.float64] | None = None
     basis: DualBasis | None = None
     iterations: int = 0
     candidates: tuple[int, ...] = ()
-    solved: int = 0
-    worst: int | None = None
     decisions: tuple[Decision, ...] = ()
 
     @property
@@ -129,28 +119,19 @@ class OrderTree:
     Attributes:
         target: bound at which a leaf needs no more refinement [ns of recomputation]; may be lowered.
         spent: effort of all solves so far.
-        integers: whether leaves are solved with integers.
     """
 
     def __init__(
-        self,
-        root: Chain,
-        candidates: tuple[int, ...],
-        precedence: Precedence,
-        limits: Limits,
-        grower: Grower,
-        *,
-        solved: int = 0,
+        self, root: Chain, candidates: tuple[int, ...], precedence: Precedence, limits: Limits, grower: Grower
     ) -> None:
-        """Begin with a chain that stands for all schedules, solved with integers so often."""
+        """Begin with a chain that stands for all schedules."""
         self.precedence, self.limits, self.grower = precedence, limits, grower
         self.target: float = IMPOSSIBLE
         self.spent: float = 0
-        self.integers = True
         self._numbers = count()
         self._answers: dict[tuple[Chain, frozenset[Stage], tuple[Decision, ...]], Answer] = {}
         self._leaves: list[tuple[float, int, Leaf]] = []
-        self.push(evolve(self._relaxed(root, frozenset(), limits.effort), candidates=candidates, solved=solved))
+        self.push(evolve(self._relaxed(root, frozenset(), limits.effort), candidates=candidates))
 
     def push(self, leaf: Leaf) -> None:
         """Add a leaf, unless no schedule belongs to it."""
@@ -165,6 +146,17 @@ class OrderTree:
     def bound(self) -> float:
         """The least bound of a leaf: it holds for every schedule [ns of recomputation]."""
         return self._leaves[0][0] if self._leaves else IMPOSSIBLE
+
+    @property
+    def leaves(self) -> list[Leaf]:
+        """All of them."""
+        return [leaf for _, _, leaf in self._leaves]
+
+    def restore(self, leaves: Iterable[Leaf]) -> None:
+        """Go back to these leaves, which stand for every schedule too."""
+        self._leaves = []
+        for leaf in leaves:
+            self.push(leaf)
 
     @property
     def chains(self) -> list[Chain]:
@@ -199,7 +191,7 @@ class OrderTree:
         """A leaf's chain with a decision and with its opposite; none if that raises neither bound, or leaves are too many."""
         if leaf.point is None or len(self._leaves) >= self.limits.leaves:
             return []
-        kids, effort = self.grower.branched(leaf, self.left)
+        kids, effort = self.grower.branched(leaf, _SHARE * self.left)
         self.spent += effort
         return [
             self._leaf(leaf.chain, leaf.together, answer, evolve(leaf, decisions=(*leaf.decisions, decision)))
@@ -210,19 +202,20 @@ class OrderTree:
         """The instant that raises the least relaxed bound most; of those that raise it equally, the mean."""
         limit = self.spent + (_SCAN_DECIDED if leaf.decisions else _SCAN) * self.left
         best: _Split | None = None
-        idle = failures = 0
+        patience, idle, failures = _PATIENCE, 0, 0
         scores: dict[int, float] = {}
         for at in self.grower.ranked(leaf):
-            if self.spent > limit or failures >= FAILURES or (idle >= _PATIENCE and len(leaf.chain) > 1):
+            if self.spent > limit or failures >= FAILURES or idle >= patience:
                 break
             if at in leaf.chain:
                 continue
             split = self._tried(leaf, at, 0 if best is None else best.value[0], limit)
             failures += split.unknown
             scores[at] = split.value[0]
-            idle += best is not None and best.rises
+            idle += 1
             if split.whole and (best is None or split.value > best.value):
                 best, idle = split, 0
+                patience = _PATIENCE_LATER if best.rises and len(leaf.chain) > 1 else _PATIENCE
         if best is None:
             return None
         promising = sorted(scores, key=lambda at: -scores[at])[: _PROMISING + 1]
@@ -245,8 +238,7 @@ class OrderTree:
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
         value = (min(reached), sum(reached) / len(reached))
         before = min(leaf.relaxed, self.target)
-        asked = _LEAST if leaf.solved or not self.integers else max(_LEAST, _RISE * (len(leaf.chain) - 1))
-        rises = value[0] > before * (1 + asked) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
+        rises = value[0] > before * (1 + _RISE) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
         return _Split(kids=kids, value=value, rises=rises, whole=len(kids) == len(chains))
 
     def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None = None) -> Leaf:
@@ -261,15 +253,12 @@ class OrderTree:
     def _leaf(self, chain: Chain, together: frozenset[Stage], answer: Answer, leaf: Leaf | None) -> Leaf:
         """A chain with the answer to its relaxation, and with the candidates and decisions of a leaf."""
         relaxed: float = IMPOSSIBLE if answer.infeasible else answer.bound
-        # a solve with integers of one that was cut off would take too much
-        weight = answer.iterations**2 // 3 if answer.finished else int(self.limits.effort)
         return Leaf(
             chain=chain,
             together=together,
             relaxed=relaxed,
             bound=relaxed if leaf is None else max(leaf.bound, relaxed),
             finished=answer.finished,
-            weight=weight,
             point=answer.point,
             basis=answer.basis,
             iterations=answer.iterations,

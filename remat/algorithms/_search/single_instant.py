@@ -114,7 +114,6 @@ def refine(search: Search, instants: list[int], nodes: int) -> None:
             return
         linear = instant_formulation(search.flat, dependencies, at, search.budget).linear
         answer = solve_mixed(linear, nodes=nodes, checks=_CHECKS, clock=search.clock)
-        search.bounds.integral.add(at)
         name = search.problem.graph.computes[at].name
         if answer.infeasible:
             search.prove(

@@ -50,7 +50,7 @@ class Bounds:
     Attributes:
         lower: bound for every schedule [ns], `IMPOSSIBLE` if none exists.
         class_bounds: bounds for the schedules of a restricted class.
-        hardness: bound on the recomputation from each scanned instant (node index) [ns]. integral: instants solved with integers.
+        hardness: bound on the recomputation from each scanned instant (node index) [ns].
         grown: trees of orders by the passes that have grown them (see `AnyOrder`).
         evidence: of the largest bound that can be proved in integers.
         claims: bounds of mixed formulations, with their instants (node indices).
@@ -61,7 +61,6 @@ class Bounds:
         self.lower: Ns | float = lower
         self.class_bounds: list[ClassBound] = []
         self.hardness: dict[int, Ns] = {}
-        self.integral: set[int] = set()
         self.grown: dict[object, Any] = {}
         self.evidence: Evidence | None = None
         self.claims: list[tuple[Ns | float, tuple[int, ...]]] = []
