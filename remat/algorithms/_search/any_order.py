@@ -57,7 +57,7 @@ class AnyOrder(RunMove):
 
     rounds: int = field(default=10, validator=whole(1, "instants"))
     largest: int = field(default=10_000, validator=whole(1, "variables"))
-    effort: float = field(default=7e7, validator=number(0))
+    effort: float = field(default=6e7, validator=number(0))
     orders: int = field(default=24, validator=whole(1, "orders"))
     scanned: int = field(default=36, validator=whole(1, "instants"))
     variants: int = field(default=4, validator=whole(1, "variants"))
