@@ -184,7 +184,7 @@ class OrderTree:
         """
         if len(leaf.chain) >= self.limits.instants or at in leaf.chain:
             return []
-        split = self._tried(leaf, at, 0, self.limits.effort)
+        split = self._tried(leaf, at, 0, self.spent + _SCAN * self.left)
         return split.kids if split.whole and all(kid.finished for kid in split.kids) else []
 
     def branched(self, leaf: Leaf) -> list[Leaf]:
