@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 from attrs import evolve
+from scipy.optimize import linprog
 
 from remat.algorithms._bounds.decisions import RAN, RESIDENT, Decision, decided, fixings, undecided
 from remat.algorithms._bounds.instants import Dependencies
@@ -17,7 +18,7 @@ from remat.algorithms._milp.direct import solve_relaxed
 from remat.algorithms._milp.linear import Fixings
 from remat.algorithms._milp.probing import Optimum, Probing
 from remat.algorithms._milp.pseudocosts import Pseudocosts
-from remat.algorithms._search import any_order
+from remat.algorithms._search import any_order, instant_choice
 from remat.algorithms._search.any_order import AnyOrder
 from remat.algorithms._search.branch_and_bound import BranchAndBound
 from remat.algorithms._search.passes import MultiStart
@@ -214,3 +215,30 @@ def test_no_instant_is_inserted_whose_relaxation_was_cut_off(monkeypatch):
     relaxed = any_order.Growth.relaxed
     monkeypatch.setattr(any_order.Growth, "relaxed", lambda *args: evolve(relaxed(*args), finished=False))
     assert tree.inserted(leaf, at) == []
+
+
+def test_an_instant_inserted_in_vain_is_taken_back(monkeypatch):
+    """Formulations without it are smaller; none is taken back where the bound rose after it."""
+    graph = tiny_graph(Random(6), 12, False)
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
+    growth = any_order.grown(search, AnyOrder(), AnyOrder())
+    root, longest = growth.tree.chains, []
+    prove = any_order.Growth._prove
+    monkeypatch.setattr(any_order.Growth, "_prove", lambda self: longest.append(max(map(len, self.tree.chains))))
+    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: None)
+    monkeypatch.setattr(growth.tree, "split", lambda _: [])
+    growth.run()
+    assert growth.vain == 1 and max(longest) == 2 and growth.tree.chains == root
+    monkeypatch.setattr(any_order.Growth, "_prove", prove)
+    again = any_order.grown(search, AnyOrder(), AnyOrder(rounds=3))
+    again.run()
+    assert again.tree.chains != root
+
+
+@pytest.mark.parametrize("excess", [1, 7, 20, 10**6])
+def test_what_must_run_again_is_a_knapsack_of_shares(excess):
+    flat = Search(Problem(graph=tiny_graph(Random(6), 12, False), budget=10**6), Clock(), 0, "test").flat
+    resident = flat.producer >= 0
+    sizes = np.bincount(flat.producer[resident], flat.size[resident], minlength=flat.time.size) * flat.replay
+    least = linprog(flat.time, A_ub=[-sizes], b_ub=[-excess], bounds=(0, 1))
+    assert instant_choice._freed(flat, resident, excess) == (pytest.approx(least.fun) if least.success else np.inf)
