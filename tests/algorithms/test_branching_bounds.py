@@ -235,6 +235,82 @@ def test_an_instant_inserted_in_vain_is_taken_back(monkeypatch):
     assert again.tree.chains != root
 
 
+def _grown(share=0.6):
+    graph = tiny_graph(Random(6), 12, False)
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * share)), Clock(), 0, "test")
+    return any_order.grown(search, AnyOrder(), AnyOrder())
+
+
+def test_where_integers_close_the_gap_instants_of_integral_solutions_follow(monkeypatch):
+    """By turns with solves, while decisions bring nothing; the one after which nothing rose is taken back."""
+    growth, rises, inserted = _grown(), iter((1, 1, 0)), []
+
+    def insert(leaf, at):
+        inserted.append(at)
+        return [evolve(leaf, chain=(*leaf.chain, at), worst=None)]
+
+    def solve(self):
+        (leaf,) = self.tree.leaves
+        self.tree.restore([evolve(leaf, worst=leaf.candidates[-len(leaf.chain)], bound=leaf.bound + next(rises))])
+
+    monkeypatch.setattr(any_order.Growth, "_solve", solve)
+    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: None)
+    monkeypatch.setattr(growth.tree, "inserted", insert)
+    (leaf,) = growth.tree.leaves
+    growth._alternate()
+    first, second, third = leaf.candidates[0], *leaf.candidates[-2:-4:-1]
+    assert inserted == [first, second, third]
+    assert growth.tree.chains == [(*leaf.chain, first, second)] and growth.tree.bound == leaf.bound + 2
+
+
+def test_integers_are_asked_once_for_each_leaf():
+    growth = _grown()
+    leaf = evolve(growth.tree.pop(), iterations=0)
+    (solved,) = growth._solved(leaf)
+    assert solved.solved and solved.bound >= leaf.bound and growth._solved(solved) is None
+
+
+def test_little_rises_are_left_out_where_integers_close_the_gap(monkeypatch):
+    """There relaxed bounds say little, and formulations without such an instant are smaller."""
+    growth, solves = _grown(), []
+    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: None)
+    monkeypatch.setattr(any_order.Growth, "_alternate", lambda _: None)
+    firm = growth.tree.leaves
+    for integral in (True, False):
+        longer = growth.tree.inserted(firm[0], firm[0].candidates[1])
+        growth.tree.restore(longer)
+        monkeypatch.setattr(any_order.Growth, "_insert", lambda _: firm)
+        monkeypatch.setattr(any_order.Growth, "_solve", lambda _, integral=integral: solves.append(1) or integral)
+        growth.run()
+        assert growth.tree.leaves == (firm if integral else longer)
+    assert len(solves) == 3
+
+
+def test_a_plan_drawn_from_a_relaxed_solution_counts_if_it_is_faster(monkeypatch):
+    settled = []
+    monkeypatch.setattr(any_order.SolutionPlans, "_settle", lambda *_: settled.append(1))
+    growth = _grown(0.7)  # draws from the first relaxation
+    plans, search = growth.plans, growth.search
+    worked, time = plans.drawn, search.best_time
+    assert worked > 0 and time == 232 and settled == [1]
+    plans.draw(search.base, 1)
+    assert plans.drawn > worked and search.best_time == time and settled == [1]
+
+
+def test_draws_end_where_they_take_much_beside_the_solves(monkeypatch):
+    growth, drawn = _grown(), []
+    monkeypatch.setattr(type(growth.plans), "draw", lambda *args: drawn.append(args))
+    leaf = growth.tree.leaves[0]
+    answers = [growth.relaxed(leaf.chain, leaf.together, 1e6, None)] * 2
+    assert len(drawn) == 1
+    growth.plans.drawn = growth.settings.effort
+    growth._draw(growth.bounds.of(leaf), answers)
+    assert len(drawn) == 1
+    growth.plans.drawn = 0
+    growth._draw(growth.bounds.of(leaf), answers)
+    assert len(drawn) == 3
+
+
 @pytest.mark.parametrize("excess", [1, 7, 20, 10**6])
 def test_what_must_run_again_is_a_knapsack_of_shares(excess):
     flat = Search(Problem(graph=tiny_graph(Random(6), 12, False), budget=10**6), Clock(), 0, "test").flat

@@ -10,19 +10,20 @@ which each node first runs, so its plan may leave the captured order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain as joined
 from itertools import islice, zip_longest
 
 from attrs import evolve, field, frozen
 
+from remat.algorithms._bounds.ordered_instants import Chained
 from remat.algorithms._core.outcome import IMPOSSIBLE
 from remat.algorithms._milp.answer import EFFORT_RATE, Answer
 from remat.algorithms._milp.direct import solve_mixed
 from remat.algorithms._search.chain_bounds import ChainBounds
-from remat.algorithms._search.instant_choice import candidates, worst_instants
+from remat.algorithms._search.instant_choice import candidates, worst_instant, worst_instants
 from remat.algorithms._search.lp_rounding import hardest_instants
-from remat.algorithms._search.order_tree import FAILURES, Kids, Leaf, Limits, OrderTree, Stage
+from remat.algorithms._search.order_tree import FAILURES, RISE, Kids, Leaf, Limits, OrderTree, Stage
 from remat.algorithms._search.precedence import Chain, Precedence
 from remat.algorithms._search.pressure import Pressures
 from remat.algorithms._search.run_move import RunMove
@@ -37,6 +38,8 @@ _IDLE = 0.25  # share of the effort of branching that may bring nothing
 _VAIN = 1  # instants in a row that are inserted although they raise nothing, and after which nothing rises
 _STEP = 100_000  # effort of a step at least: on small graphs calls take longer than iterations
 _NEAR = 0.05  # gap of a plan above which divided solutions do not settle: the searches that follow bring more for their work
+_INTEGRAL = 0.1  # share of the gap, closed by integers at once, above which they are what the relaxation lacks
+_DRAWN = 0.2  # seconds of work for plans of relaxed solutions, per second of all solves that are allowed
 _SETTLED = 0.3  # seconds of work in which divided solutions settle, per second of all solves
 
 
@@ -99,23 +102,70 @@ class Growth:
         self.plans = SolutionPlans(search, f"the formulation of {settings!r}", settings.variants, settings.settling)
         self.branching = False
         self.vain = 0  # instants inserted although they raised nothing, since the bound last rose
+        self._closed: float = 0  # by the last solve with integers: how much it raised the bound of its leaf
         self._before: list[Leaf] = []  # the leaves before the first of them
         self.tree = OrderTree((at,), candidates(search, settings.scanned), self.precedence, limits, self)
 
     def run(self) -> None:
-        """Insert instants while they bring something, solve once with integers, then branch with the effort that is left."""
-        search, idle = self.search, 0
+        """Insert instants while they bring something, solve with integers, then branch with the effort that is left.
+
+        Where integers close much of the gap, relaxed bounds say little: instants that raised one a little only are left out
+        again, and others come from integral solutions.
+        """
+        tree = self.tree
+        firm = self._insert()
+        little = {leaf.chain for leaf in firm} != set(tree.chains)
+        if self._solve():
+            if little:
+                tree.restore(firm)
+                self._solve()
+            self._alternate()
+        self.branch(tree.left)
+
+    def _insert(self) -> list[Leaf]:
+        """Insert instants while they bring something; the leaves after the last one that was worth while by itself."""
+        search, tree, idle = self.search, self.tree, 0
+        firm, bound = tree.leaves, tree.bound
         while idle < self.settings.patience and not search.over:
             lower, best = search.lower, search.best_time
-            if not self._step(self.tree.split, self._inserted):
+            if not self._step(tree.split, self._inserted):
                 break
             idle = 0 if search.lower > lower or search.best_time < best else idle + 1
             self.vain = 0 if search.lower > lower else self.vain
+            if tree.bound > bound * (1 + RISE):
+                firm, bound = tree.leaves, tree.bound
         if self.vain:
-            self.tree.restore(self._before)
-        if not search.over:
-            self._step(self._solved)
-        self.branch(self.tree.left)
+            tree.restore(self._before)
+        return firm
+
+    def _solve(self) -> bool:
+        """Solve the leaves of the least bound with integers, while that closes a good part of the gap; whether it did for all."""
+        search, bound = self.search, self.tree.bound
+        worth = _INTEGRAL * (search.best_time - search.arrays.base_time - bound)
+        while not search.over and self._step(self._solved):
+            if self._closed <= worth:
+                return False
+        return self.tree.bound - bound > worth
+
+    def _alternate(self) -> None:
+        """Branch; while that brings nothing, insert where an integral solution's plan is worst, and solve with integers.
+
+        The last instant is taken back, as it brought nothing.
+        """
+        search, tree = self.search, self.tree
+        while not search.over:
+            leaves, bound = tree.leaves, tree.bound
+            self.branch(tree.left)
+            if search.over or tree.bound > bound:
+                return
+            tree.restore(leaves)
+            self.vain, self.branching = 0, False
+            if not self._step(self._inserted):
+                return
+            self._solve()
+            if tree.bound <= bound:
+                tree.restore(leaves)
+                return
 
     def branch(self, effort: float) -> None:
         """Branch on decisions, for at most an effort, until nothing is left to do or much of it brought nothing.
@@ -175,7 +225,8 @@ class Growth:
             if not self.vain:
                 self._before = [*self.tree.leaves, leaf]
             self.vain += 1
-        tries = (self.tree.inserted(leaf, at) for at in islice(leaf.candidates, FAILURES + len(leaf.chain)))
+        instants = leaf.candidates if leaf.worst is None else (leaf.worst, *leaf.candidates)
+        tries = (self.tree.inserted(leaf, at) for at in islice(dict.fromkeys(instants), FAILURES + len(leaf.chain)))
         return next(filter(None, tries), None)
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:
@@ -184,15 +235,19 @@ class Growth:
         None if that is likely to take too much: each check as much as the relaxation from nothing.
         """
         checks = min(_CHECKS, int(_SOLVED * self.tree.left / max(1, leaf.iterations**2 // 3)))
-        if checks < _FEWEST or leaf.decisions or (formulation := self.bounds.of(leaf)) is None:
+        if checks < _FEWEST or leaf.solved or leaf.decisions or (formulation := self.bounds.of(leaf)) is None:
             return None
         answer = solve_mixed(formulation.linear, checks=checks, dives=False, clock=self.search.clock)
         self.tree.spent += answer.effort
         if answer.infeasible:
             return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
+        worst = None
         if answer.point is not None:
-            self.plans.offer(described(self.search, formulation, answer.point), len(leaf.chain))
-        return [evolve(leaf, bound=max(leaf.bound, answer.bound))]
+            plan = described(self.search, formulation, answer.point)
+            self.plans.offer(plan, len(leaf.chain))
+            worst = worst_instant(self.search, plan, leaf.chain)
+        self._closed = max(0, answer.bound - leaf.bound)
+        return [evolve(leaf, solved=True, worst=worst, bound=leaf.bound + self._closed)]
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""
@@ -207,11 +262,23 @@ class Growth:
 
     def relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None) -> Answer:
         """A relaxed bound of a chain, for at most an effort; 0 where the formulation is too large or there is no time."""
-        return self.bounds.relaxed(chain, together, effort, leaf)
+        answer = self.bounds.relaxed(chain, together, effort, leaf)
+        self._draw(self.bounds.of_chain(chain, together), (answer,))
+        return answer
+
+    def _draw(self, formulation: Chained | None, answers: Iterable[Answer]) -> None:
+        """A plan from the solution of each answer, as long as that takes little beside the solves."""
+        for answer in answers:
+            if self.plans.drawn > _DRAWN * self.settings.effort / EFFORT_RATE or formulation is None:
+                return
+            if answer.point is not None:
+                self.plans.draw(described(self.search, formulation, answer.point), len(formulation.instants))
 
     def branched(self, leaf: Leaf, effort: float) -> tuple[Kids, int]:
         """The decision at an instant of a leaf that raises its bound most, and its opposite."""
-        return self.bounds.branched(leaf, effort, self.tree.target)
+        kids, spent = self.bounds.branched(leaf, effort, self.tree.target)
+        self._draw(self.bounds.of(leaf), (answer for _, answer in kids))
+        return kids, spent
 
     def _branched(self, leaf: Leaf) -> list[Leaf]:
         """A leaf with a decision and with its opposite; the plan of the solution that was divided settles, if few have."""

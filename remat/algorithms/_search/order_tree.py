@@ -33,7 +33,7 @@ _PATIENCE = 32  # instants in a row that raise no more than those before, after 
 _PATIENCE_LATER = 8  # the same of a third one or later, once there is one that is worth while
 FAILURES = 4  # instants with formulations that cannot be solved, after which no more are tried
 _SHORT = 3  # instants up to which any stages are taken together: all pairs of instants
-_RISE = 0.002  # rise of the relaxed bound for which an instant is inserted
+RISE = 0.002  # rise of the relaxed bound for which an instant is inserted
 _MEAN_RISE = 0.1  # the same of the mean over the orders that follow
 
 Stage = tuple[int, int]
@@ -54,6 +54,7 @@ class Leaf:
         point: solution of its relaxation. basis: where the dual method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
         decisions: it stands for the schedules of the chain with all of them.
+        solved: whether it was solved with integers. worst: instant where the plan of that solution is worst.
     """
 
     chain: Chain
@@ -66,6 +67,8 @@ class Leaf:
     iterations: int = 0
     candidates: tuple[int, ...] = ()
     decisions: tuple[Decision, ...] = ()
+    solved: bool = False
+    worst: int | None = None
 
     @property
     def unknown(self) -> bool:
@@ -238,7 +241,7 @@ class OrderTree:
         reached = [min(kid.relaxed, self.target) for kid in kids] or [0.0]
         value = (min(reached), sum(reached) / len(reached))
         before = min(leaf.relaxed, self.target)
-        rises = value[0] > before * (1 + _RISE) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
+        rises = value[0] > before * (1 + RISE) or (len(kids) > 1 and value[1] > before * (1 + _MEAN_RISE))
         return _Split(kids=kids, value=value, rises=rises, whole=len(kids) == len(chains))
 
     def _relaxed(self, chain: Chain, together: frozenset[Stage], effort: float, leaf: Leaf | None = None) -> Leaf:
