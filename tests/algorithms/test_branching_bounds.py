@@ -241,33 +241,38 @@ def _grown(share=0.6):
     return any_order.grown(search, AnyOrder(), AnyOrder())
 
 
-def test_where_integers_close_the_gap_instants_of_integral_solutions_follow(monkeypatch):
-    """By turns with solves, while decisions bring nothing; the one after which nothing rose is taken back."""
-    growth, rises, inserted = _grown(), iter((1, 1, 0)), []
+@pytest.mark.parametrize("ended", [True, False])
+def test_where_integers_close_the_gap_instants_of_integral_solutions_follow(monkeypatch, ended):
+    """By turns with solves; decisions come in between where a solve did not end. What nothing rises after is taken back."""
+    growth, rises, inserted, branched = _grown(), iter((1, 1, 0)), [], []
 
     def insert(leaf, at):
         inserted.append(at)
-        return [evolve(leaf, chain=(*leaf.chain, at), worst=None)]
+        return [evolve(leaf, chain=(*leaf.chain, at), worst=None, ended=False, checked=0)]
 
-    def solve(self):
-        (leaf,) = self.tree.leaves
-        self.tree.restore([evolve(leaf, worst=leaf.candidates[-len(leaf.chain)], bound=leaf.bound + next(rises))])
+    def solve(self, leaf, most):
+        if leaf.checked:
+            return None
+        worst = leaf.candidates[-len(leaf.chain)]
+        return [evolve(leaf, checked=most, ended=ended, worst=worst, bound=leaf.bound + next(rises))]
 
-    monkeypatch.setattr(any_order.Growth, "_solve", solve)
-    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: None)
+    monkeypatch.setattr(any_order.Growth, "_with_integers", solve)
+    monkeypatch.setattr(any_order.Growth, "branch", lambda *_: branched.append(1))
     monkeypatch.setattr(growth.tree, "inserted", insert)
     (leaf,) = growth.tree.leaves
     growth._alternate()
-    first, second, third = leaf.candidates[0], *leaf.candidates[-2:-4:-1]
-    assert inserted == [first, second, third]
-    assert growth.tree.chains == [(*leaf.chain, first, second)] and growth.tree.bound == leaf.bound + 2
+    assert inserted == [*leaf.candidates[-1:-3:-1]] and len(branched) == (0 if ended else 3)
+    assert growth.tree.chains == [(*leaf.chain, leaf.candidates[-1])] and growth.tree.bound == leaf.bound + 2
 
 
-def test_integers_are_asked_once_for_each_leaf():
+def test_integers_are_asked_once_for_each_leaf_and_further_where_that_is_worth_while():
     growth = _grown()
     leaf = evolve(growth.tree.pop(), iterations=0)
-    (solved,) = growth._solved(leaf)
-    assert solved.solved and solved.bound >= leaf.bound and growth._solved(solved) is None
+    (brief,) = growth._solved(leaf)
+    assert brief.checked and brief.bound >= leaf.bound and growth._solved(brief) is None
+    (further,) = growth._solved_further(evolve(brief, ended=False, checked=5))
+    assert further.ended and further.bound >= brief.bound and growth._solved_further(further) is None
+    assert growth._solved_further(evolve(brief, ended=False, each=growth.tree.left)) is None
 
 
 def test_little_rises_are_left_out_where_integers_close_the_gap(monkeypatch):

@@ -32,6 +32,7 @@ from remat.algorithms._search.state import Search
 from remat.settings import number, whole
 
 _CHECKS = 30  # of the solve with integers, a third of a second to one
+_MOST_CHECKS = 300  # of one to the end: where that is near, one to three seconds
 _FEWEST = 5  # checks, fewer of which bring little
 _SOLVED = 0.25  # share of the effort left that it may take
 _IDLE = 0.25  # share of the effort of branching that may bring nothing
@@ -148,23 +149,27 @@ class Growth:
         return self.tree.bound - bound > worth
 
     def _alternate(self) -> None:
-        """Branch; while that brings nothing, insert where an integral solution's plan is worst, and solve with integers.
+        """Solve with integers to the end where that is near, else branch; then insert where an integral solution's plan is worst.
 
-        The last instant is taken back, as it brought nothing.
+        Until nothing rises after an instant, which is taken back.
         """
         search, tree = self.search, self.tree
+        before, bound = tree.leaves, -1.0
         while not search.over:
-            leaves, bound = tree.leaves, tree.bound
-            self.branch(tree.left)
-            if search.over or tree.bound > bound:
+            while not search.over and self._step(self._solved_further):
+                pass
+            leaves, solved = tree.leaves, tree.bound
+            if not (leaves and leaves[0].ended):
+                self.branch(tree.left)
+                if search.over or tree.bound > solved:
+                    return
+                tree.restore(leaves)
+            if solved <= bound:
+                tree.restore(before)
                 return
-            tree.restore(leaves)
+            before, bound = leaves, solved
             self.vain, self.branching = 0, False
             if not self._step(self._inserted):
-                return
-            self._solve()
-            if tree.bound <= bound:
-                tree.restore(leaves)
                 return
 
     def branch(self, effort: float) -> None:
@@ -230,24 +235,36 @@ class Growth:
         return next(filter(None, tries), None)
 
     def _solved(self, leaf: Leaf) -> list[Leaf] | None:
-        """A leaf solved with integers, briefly: its plan is often of another kind than those of divided solutions.
+        """A leaf solved with integers, briefly: its plan is often of another kind than those of divided solutions."""
+        return None if leaf.checked else self._with_integers(leaf, _CHECKS)
 
-        None if that is likely to take too much: each check as much as the relaxation from nothing.
+    def _solved_further(self, leaf: Leaf) -> list[Leaf] | None:
+        """A leaf solved with integers, to the end if that is near."""
+        return self._with_integers(leaf, _MOST_CHECKS)
+
+    def _with_integers(self, leaf: Leaf, most: int) -> list[Leaf] | None:
+        """A leaf solved with integers in at most so many checks.
+
+        None if that is likely to take too much (each check as much as the relaxation from nothing, unless checks were counted),
+        or if it was done.
         """
-        checks = min(_CHECKS, int(_SOLVED * self.tree.left / max(1, leaf.iterations**2 // 3)))
-        if checks < _FEWEST or leaf.solved or leaf.decisions or (formulation := self.bounds.of(leaf)) is None:
+        each = leaf.each or max(1, leaf.iterations**2 // 3)
+        checks = min(most, int(_SOLVED * self.tree.left / each))
+        few = checks < _FEWEST or checks <= leaf.checked or leaf.ended
+        if few or leaf.decisions or (formulation := self.bounds.of(leaf)) is None:
             return None
         answer = solve_mixed(formulation.linear, checks=checks, dives=False, clock=self.search.clock)
         self.tree.spent += answer.effort
         if answer.infeasible:
             return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
-        worst = None
+        worst = leaf.worst
         if answer.point is not None:
             plan = described(self.search, formulation, answer.point)
             self.plans.offer(plan, len(leaf.chain))
             worst = worst_instant(self.search, plan, leaf.chain)
         self._closed = max(0, answer.bound - leaf.bound)
-        return [evolve(leaf, solved=True, worst=worst, bound=leaf.bound + self._closed)]
+        done = evolve(leaf, checked=checks, ended=answer.finished, each=answer.effort / checks, worst=worst)
+        return [evolve(done, bound=leaf.bound + self._closed)]
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""

@@ -54,7 +54,8 @@ class Leaf:
         point: solution of its relaxation. basis: where the dual method ended on that, after so many iterations in all.
         candidates: instants to insert, the most promising first.
         decisions: it stands for the schedules of the chain with all of them.
-        solved: whether it was solved with integers. worst: instant where the plan of that solution is worst.
+        checked: how often a solve with integers was asked whether to stop; 0: there was none. each: effort for each time.
+        ended: whether that solve came to its end. worst: instant where the plan of its solution is worst.
     """
 
     chain: Chain
@@ -67,7 +68,9 @@ class Leaf:
     iterations: int = 0
     candidates: tuple[int, ...] = ()
     decisions: tuple[Decision, ...] = ()
-    solved: bool = False
+    checked: int = 0
+    each: float = 0
+    ended: bool = False
     worst: int | None = None
 
     @property
