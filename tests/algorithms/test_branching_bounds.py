@@ -34,6 +34,12 @@ from tests.benchmarks.tiny import tiny_graph
 NONE = Fixings(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
+def _grown(share=0.6):
+    graph = tiny_graph(Random(6), 12, False)
+    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * share)), Clock(), 0, "test")
+    return any_order.grown(search, AnyOrder(), AnyOrder())
+
+
 def covering(held):
     return knapsack(held, (50, 40, 30))
 
@@ -192,9 +198,7 @@ def test_on_small_graphs_steps_are_limited(monkeypatch):
 
 
 def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
-    graph = tiny_graph(Random(6), 12, False)
-    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
-    growth = any_order.grown(search, AnyOrder(), AnyOrder())
+    growth = _grown()
     leaf = growth.tree.pop()
     assert growth._completed(leaf) is None
     (again,) = growth._completed(evolve(leaf, basis=None, finished=False, point=None, relaxed=0, bound=0))
@@ -206,9 +210,7 @@ def test_a_relaxation_that_was_cut_off_is_solved_to_its_end():
 
 def test_no_instant_is_inserted_whose_relaxation_was_cut_off(monkeypatch):
     """Nothing could follow on such a leaf: it has no solution to divide, and may be the least for good."""
-    graph = tiny_graph(Random(6), 12, False)
-    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
-    tree = any_order.grown(search, AnyOrder(), AnyOrder()).tree
+    tree = _grown().tree
     leaf = tree.pop()
     at = next(at for at in leaf.candidates if tree.inserted(leaf, at))
     tree._answers.clear()
@@ -219,9 +221,7 @@ def test_no_instant_is_inserted_whose_relaxation_was_cut_off(monkeypatch):
 
 def test_an_instant_inserted_in_vain_is_taken_back(monkeypatch):
     """Formulations without it are smaller; none is taken back where the bound rose after it."""
-    graph = tiny_graph(Random(6), 12, False)
-    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * 0.6)), Clock(), 0, "test")
-    growth = any_order.grown(search, AnyOrder(), AnyOrder())
+    growth = _grown()
     root, longest = growth.tree.chains, []
     prove = any_order.Growth._prove
     monkeypatch.setattr(any_order.Growth, "_prove", lambda self: longest.append(max(map(len, self.tree.chains))))
@@ -230,15 +230,9 @@ def test_an_instant_inserted_in_vain_is_taken_back(monkeypatch):
     growth.run()
     assert growth.vain == 1 and max(longest) == 2 and growth.tree.chains == root
     monkeypatch.setattr(any_order.Growth, "_prove", prove)
-    again = any_order.grown(search, AnyOrder(), AnyOrder(rounds=3))
+    again = any_order.grown(growth.search, AnyOrder(), AnyOrder(rounds=3))
     again.run()
     assert again.tree.chains != root
-
-
-def _grown(share=0.6):
-    graph = tiny_graph(Random(6), 12, False)
-    search = Search(Problem(graph=graph, budget=int(store_all_peak(graph) * share)), Clock(), 0, "test")
-    return any_order.grown(search, AnyOrder(), AnyOrder())
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -2,10 +2,11 @@
 
 A tree of orders (`order_tree`) begins with the hardest instant and refines the order of the least bound: one more instant is
 inserted wherever dependencies allow, as long as one raises the relaxed bound, or two together do; then the formulation is
-solved with integers, and decisions divide it, chosen by strong branching. Instants come from where the plan of a solution
-exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken together have
-rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives the stage in
-which each node first runs, so its plan may leave the captured order.
+solved with integers, and decisions divide it, chosen by strong branching. Where integers close much of the gap, they are solved
+to the end, by turns with instants at which the plan of their solution is worst. Otherwise instants come from where the plan of
+a solution exceeds the budget, from heavy working sets, and from the positions of most memory of the best plan. Stages taken
+together have rows of their own (see `fixed_order`), so that another instant cannot lower a relaxed bound. A solution also gives
+the stage in which each node first runs, so its plan may leave the captured order.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class AnyOrder(RunMove):
         effort: limit on the effort of all solves (see `Answer`). 1e7: about a second.
         orders: largest number of orders that are bounded, each with instants of its own; the least of their bounds counts.
         scanned: number of heavy working sets among the instants that are tried, and of positions of most memory in the best plan.
-        variants: how many preferences of shaving are tried on the sequence that each solution describes.
+        variants: how many preferences of shaving are tried on the sequence that a solution of the least bound describes. On
+            those of all other solutions it is one, in haste.
         settling: seconds of work of the search from the sequence that each solution describes.
         patience: number of consecutive instants without a better bound or plan after which no more are inserted.
     """
@@ -256,15 +258,17 @@ class Growth:
         answer = solve_mixed(formulation.linear, checks=checks, dives=False, clock=self.search.clock)
         self.tree.spent += answer.effort
         if answer.infeasible:
+            self._closed = IMPOSSIBLE
             return [evolve(leaf, bound=IMPOSSIBLE)]  # no schedule has this order
         worst = leaf.worst
         if answer.point is not None:
             plan = described(self.search, formulation, answer.point)
             self.plans.offer(plan, len(leaf.chain))
             worst = worst_instant(self.search, plan, leaf.chain)
-        self._closed = max(0, answer.bound - leaf.bound)
-        done = evolve(leaf, checked=checks, ended=answer.finished, each=answer.effort / checks, worst=worst)
-        return [evolve(done, bound=leaf.bound + self._closed)]
+        bound = max(leaf.bound, answer.bound)
+        self._closed = bound - leaf.bound
+        each = answer.effort / checks
+        return [evolve(leaf, bound=bound, checked=checks, ended=answer.finished, each=each, worst=worst)]
 
     def _prove(self) -> None:
         """The least bound of all leaves holds for every schedule."""

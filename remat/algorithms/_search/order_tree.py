@@ -155,7 +155,7 @@ class OrderTree:
 
     @property
     def leaves(self) -> list[Leaf]:
-        """All of them."""
+        """All of them, one of the least bound first."""
         return [leaf for _, _, leaf in self._leaves]
 
     def restore(self, leaves: Iterable[Leaf]) -> None:

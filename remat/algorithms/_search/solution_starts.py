@@ -1,8 +1,9 @@
 """Plans from solutions of a formulation at several instants: the sequence that one describes, and how it settles.
 
 A solution says which data are resident at its instants and in which stage each node first runs, not only in the captured order.
-Elsewhere the sequence that it describes does not fit, and shaved at once it is seldom worth anything. A short search on both
-sides of the budget makes a plan of it, often of another kind than those from the captured order. Source: this project.
+Elsewhere the sequence that it describes does not fit, and shaved at once it is seldom worth anything; so that is done in haste,
+for all of them. A short search on both sides of the budget makes a plan of the best, often of another kind than those from the
+captured order. Source: this project.
 """
 
 from __future__ import annotations
